@@ -7,6 +7,7 @@
 //! calls are [`tarpc_calls`](crate::tarpc_calls).
 
 mod child;
+mod jobs;
 mod namespaces;
 mod perftest;
 mod team;
@@ -15,6 +16,7 @@ mod tools;
 use std::fmt;
 
 use crate::content::Account;
+pub use jobs::{JobProgram, JobReport, run_job};
 pub use namespaces::Namespaces;
 use team::Team;
 use tools::{find_library, find_tool, line_with};

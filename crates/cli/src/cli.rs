@@ -60,6 +60,9 @@ enum Command {
     /// One of the two processes of a measurement
     #[command(name = "__side", hide = true)]
     Side(bench::SideArgs),
+    /// One of the ranks of a measurement
+    #[command(name = "__rank", hide = true)]
+    Rank(bench::RankArgs),
 }
 
 /// Reads the command line and runs the subcommand.
@@ -86,6 +89,7 @@ pub fn main() -> Result<ExitCode> {
         Some(Command::Child(args)) => run::become_program(&args),
         Some(Command::Agent(args)) => run::agent(&args),
         Some(Command::Side(args)) => bench::side(&args),
+        Some(Command::Rank(args)) => bench::rank(&args),
     }
 }
 

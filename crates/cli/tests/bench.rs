@@ -220,6 +220,23 @@ fn tarpc_has_rows_of_its_own() {
     }
 }
 
+/// Every experiment of jobs of two and three ranks; the ranks check what they exchange.
+#[test]
+fn jobs_of_many_ranks_have_rows_of_their_own() {
+    let rows = rows(&["--only", "many"]);
+    check(&rows, "loopback");
+    let tests = words(&rows, "test");
+    for test in ["start", "first", "beside", "halo", "asleep", "barrier", "all-reduce", "all-to-all", "scan"]
+    {
+        assert!(tests.contains(test), "{test}");
+    }
+    assert_eq!(tests.len(), 15);
+    let ranks = |row: &Value| row["many"].as_u64().unwrap();
+    assert_eq!(rows.iter().map(ranks).collect::<BTreeSet<_>>(), BTreeSet::from([2, 3]));
+    let collectives = self::rows(&["--only", "collectives"]);
+    assert_eq!(words(&collectives, "test").len(), 10);
+}
+
 /// Installed rivals are measured too, and a rival that fails is only a line in the report.
 #[test]
 fn rivals_have_rows_of_their_own() {

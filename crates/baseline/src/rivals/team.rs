@@ -209,7 +209,7 @@ fn gather(
 }
 
 /// Reads the next line, within the time and unless `stop` returns true.
-fn line_from(
+pub(super) fn line_from(
     rank: &mut BufReader<UnixStream>,
     until: Instant,
     stop: &mut dyn FnMut() -> bool,

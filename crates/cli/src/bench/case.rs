@@ -1,6 +1,7 @@
 //! One measurement, as the controller requests it from both sides, and their replies. One JSON object per
 //! line.
 
+mod experiment;
 mod style;
 mod work;
 
@@ -12,6 +13,7 @@ use tautline_baseline::rivals::{Rival, RivalStatus};
 use tautline_baseline::shm::Transfer;
 use tautline_baseline::{Kind, content};
 
+pub use experiment::Experiment;
 pub use style::Style;
 pub use work::{Touch, Work};
 

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::case::Experiment;
 use super::plan::Test;
 use super::rows::Row;
 use super::summary::{self, chosen};
@@ -121,6 +122,10 @@ fn about(page: &mut String, report: &Report) {
     );
     let rivals: Vec<_> = m.found.iter().map(|found| escape(&found.to_string())).collect();
     let _ = write!(page, "<p class=\"soft\">Rivals: {}.</p>", rivals.join("; "));
+    if !report.commands.is_empty() {
+        let commands: Vec<_> = report.commands.iter().map(|line| escape(line)).collect();
+        let _ = write!(page, "<p class=\"soft\">Jobs: {}.</p>", commands.join("; "));
+    }
     page.push_str("<p class=\"soft\">Every system does the same work: the sender rewrites its buffer for each message, and the receiver reads every byte. Rows that do less say so in their names. Figures are medians over interleaved rounds; ratios are formed inside a round. Machines drift: only ratios in one run mean anything.</p>");
 }
 
@@ -389,13 +394,19 @@ fn figures(page: &mut String, rows: &[Row]) {
     }
 }
 
+/// The number varied, and the size of the messages where that varies too.
+fn of_many(row: &Row, many: u64) -> String {
+    let sized = Experiment::ALL.iter().any(|one| one.name() == row.test) && row.bytes > 0;
+    if sized { format!("{many}, {}", size(row.bytes)) } else { many.to_string() }
+}
+
 fn figure(page: &mut String, row: &Row) {
     let number = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), short);
     let warm = if row.warm { ", warm" } else { "" };
     let _ = write!(
         page,
         "<tr><td>{}{warm}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>",
-        row.many.map_or_else(|| size(row.bytes), |many| many.to_string()),
+        row.many.map_or_else(|| size(row.bytes), |many| of_many(row, many)),
         row.load,
         row.name(),
         row.security.unwrap_or("–"),

@@ -14,6 +14,7 @@ mod frames;
 mod html;
 mod loans;
 mod machine;
+mod many;
 mod matching;
 mod memory;
 mod netns;
@@ -43,6 +44,8 @@ use tautline_baseline::rivals::{Namespaces, Placement};
 use crate::sys::Signals;
 use case::{Case, Other, Shared, System, Touch, Work};
 use contenders::Contenders;
+use many::Jobs;
+pub use many::{RankArgs, rank};
 pub use netns::check as can_make_namespaces;
 use only::Only;
 use pair::{Interrupted, Pair, Path};
@@ -68,6 +71,9 @@ Examples:
         Memory and the styles above it: words, blocks, queues, calls, and a server against its number of endpoints.
   tautline bench --only calls
         Calls beside tarpc and plain requests over sockets.
+  tautline bench --quick --only many
+        Jobs of 2 to 64 ranks beside Open MPI and MPICH: starting, idle ranks, collectives, a halo exchange; also
+        --only collectives, or one of them, such as --only all-reduce.
   sudo tautline bench --quick
         The same, and first of all between two network namespaces, over veth pairs with MTU 1,500 and 9,000, with
         bare AF_XDP beside it.
@@ -151,6 +157,8 @@ pub struct Report {
     pub parts: Vec<Part>,
     /// What was not measured, and why.
     pub missing: Vec<String>,
+    /// How the jobs of many ranks were started.
+    pub commands: Vec<String>,
 }
 
 /// What was measured over one path.
@@ -284,7 +292,7 @@ fn measure(args: &BenchArgs, extent: Extent, signals: &mut Signals) -> Result<Re
         );
     }
     let bar = bar((plans.iter().map(|(_, cells)| cells.len()).sum::<usize>() * rounds) as u64);
-    let mut parts = Vec::new();
+    let (mut parts, mut commands) = (Vec::new(), Vec::new());
     for (path, cells) in plans {
         let results = cells
             .iter()
@@ -296,6 +304,7 @@ fn measure(args: &BenchArgs, extent: Extent, signals: &mut Signals) -> Result<Re
             extent,
             pair: None,
             contenders: Contenders::default(),
+            jobs: Jobs::default(),
             sabotage: args.sabotage,
             results,
             bar: bar.clone(),
@@ -303,11 +312,12 @@ fn measure(args: &BenchArgs, extent: Extent, signals: &mut Signals) -> Result<Re
         for round in 0..rounds {
             bench.round(round, signals)?;
         }
+        commands.append(&mut bench.jobs.commands);
         let results = bench.results;
         parts.push(Part { path, rows: rows::rows(&results, path), targets: targets::judge(&results) });
     }
     bar.finish_and_clear();
-    Ok(Report { machine, parts, missing })
+    Ok(Report { machine, parts, missing, commands })
 }
 
 fn bar(len: u64) -> ProgressBar {
@@ -328,6 +338,7 @@ struct Bench {
     extent: Extent,
     pair: Option<Pair>,
     contenders: Contenders,
+    jobs: Jobs,
     sabotage: Option<Fault>,
     results: Vec<rows::Result>,
     bar: ProgressBar,
@@ -371,7 +382,11 @@ impl Bench {
         self.bar.set_message(format!("{} {} {} B", cell.test.name(), cell.system, cell.bytes));
         let one_core = cell.load == Load::OneCore;
         let case = Case { system: cell.system, work: cell.work, one_core };
-        match self.run(&case, signals) {
+        let outcomes = match cell.work {
+            Work::Many { ranks, .. } => self.job(round, &cell, ranks, signals),
+            _ => self.run(&case, signals),
+        };
+        match outcomes {
             Ok(outcomes) => match fair::fault(&cell, &outcomes) {
                 None => {
                     let figure = self.figure(&cell, &outcomes);
@@ -382,7 +397,7 @@ impl Bench {
             Err(error) if error.is::<Interrupted>() => return Err(error),
             Err(error) => {
                 self.failed(index, format!("{error:#}"));
-                if !contenders::is_one(cell.system) {
+                if !contenders::is_one(cell.system) && !matches!(cell.work, Work::Many { .. }) {
                     // Whatever state the two are in, it cannot be repaired. Their namespaces go with them.
                     self.pair = None;
                     if self.path.is_veth() {
@@ -393,6 +408,22 @@ impl Bench {
         }
         self.bar.inc(1);
         Ok(())
+    }
+
+    /// An experiment of a job, which does all that are wanted of it.
+    fn job(
+        &mut self,
+        round: usize,
+        cell: &plan::Cell,
+        ranks: u64,
+        signals: &mut Signals,
+    ) -> Result<[case::Outcome; 2]> {
+        let same = |other: &plan::Cell| other.system == cell.system && other.many == Some(ranks);
+        let all = self.results.iter().map(|result| &result.cell).filter(|other| same(other));
+        let all: Vec<_> =
+            all.map(|cell| cell.work).filter(|work| matches!(work, Work::Many { .. })).collect();
+        let outcome = self.jobs.run(round, (cell.system, cell.work), &all, signals)?;
+        Ok([outcome, case::Outcome::default()])
     }
 
     fn failed(&mut self, index: usize, error: String) {

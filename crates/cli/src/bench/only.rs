@@ -14,7 +14,7 @@ pub struct Only {
 }
 
 /// What a cell may be called beside its system's name.
-const VARIANTS: [&str; 15] = [
+const VARIANTS: [&str; 17] = [
     "polled",
     "blocking",
     "spin",
@@ -30,6 +30,8 @@ const VARIANTS: [&str; 15] = [
     "memory",
     "xdp",
     "busy-poll",
+    "many",
+    "collectives",
 ];
 const RIVALS: [&str; 12] = [
     "rivals",
@@ -170,6 +172,8 @@ impl Only {
                 || (word == "shm" && (system.device() == "shm" || system.is_host_rival()))
                 || (word == "rivals" && system.is_rival())
                 || (word == "memory" && matches!(system, System::Memory { .. }))
+                || (word == "many" && matches!(cell.test, Test::Many(_)))
+                || (word == "collectives" && matches!(cell.test, Test::Many(one) if one.is_collective()))
                 || (word == "xdp" && system.device().starts_with("xdp"))
         };
         (self.tests.is_empty() || self.tests.contains(&cell.test))

@@ -4,6 +4,7 @@ mod brief;
 mod calls;
 mod cell;
 mod costs;
+mod many;
 mod memory;
 mod papers;
 mod rivals;
@@ -12,10 +13,11 @@ mod xdp;
 
 use std::time::Duration;
 
-use super::case::{Device, Mode, Other, Plain, Policy, System, Touch, Work};
+use super::case::{Device, Experiment, Mode, Other, Plain, Policy, System, Touch, Work};
 use super::only::Only;
 pub use calls::{TARPC, WINDOWS};
 pub use cell::{Cell, Limit};
+pub use many::OURS;
 pub use memory::{ENDPOINTS, WIRES, memory};
 pub use rivals::{KERNEL, SIZES, STREAMED, on_host};
 pub use shm::limit_of;
@@ -38,26 +40,39 @@ pub enum Test {
     Copies,
     Loss,
     Flood,
+    /// Of a job of many ranks.
+    Many(Experiment),
 }
 
+/// Everything that takes two processes.
+const OF_TWO: [Test; 15] = [
+    Test::Latency,
+    Test::Rate,
+    Test::Bandwidth,
+    Test::Paced,
+    Test::Cpu,
+    Test::Guarantees,
+    Test::Idle,
+    Test::Calls,
+    Test::Endpoints,
+    Test::Clients,
+    Test::Matching,
+    Test::Polls,
+    Test::Copies,
+    Test::Loss,
+    Test::Flood,
+];
+
 impl Test {
-    pub const ALL: [Test; 15] = [
-        Test::Latency,
-        Test::Rate,
-        Test::Bandwidth,
-        Test::Paced,
-        Test::Cpu,
-        Test::Guarantees,
-        Test::Idle,
-        Test::Calls,
-        Test::Endpoints,
-        Test::Clients,
-        Test::Matching,
-        Test::Polls,
-        Test::Copies,
-        Test::Loss,
-        Test::Flood,
-    ];
+    pub const ALL: [Test; OF_TWO.len() + Experiment::ALL.len()] = {
+        let mut all = [Test::Latency; OF_TWO.len() + Experiment::ALL.len()];
+        let mut i = 0;
+        while i < all.len() {
+            all[i] = if i < OF_TWO.len() { OF_TWO[i] } else { Test::Many(Experiment::ALL[i - OF_TWO.len()]) };
+            i += 1;
+        }
+        all
+    };
 
     pub fn name(self) -> &'static str {
         match self {
@@ -76,6 +91,7 @@ impl Test {
             Test::Copies => "copies",
             Test::Loss => "loss",
             Test::Flood => "flood",
+            Test::Many(experiment) => experiment.name(),
         }
     }
 }
@@ -188,6 +204,7 @@ pub fn cells(extent: Extent, network_only: bool, only: &Only, here: &Here) -> Ve
     plan.calls(here.rivals.contains(&Other::Tarpc));
     papers::papers(&mut plan);
     costs::costs(&mut plan);
+    many::many(&mut plan, &here.rivals);
     let mut cells = plan.cells;
     cells.retain(|cell| !network_only || cell.system.is_network());
     // The loopback interface is left as it is.
@@ -229,9 +246,10 @@ impl Plan {
             Work::Stream { bytes, window, batch, .. } => (bytes, window, false, batch),
             Work::Calls { bytes, window, .. } => (bytes, Some(window), false, false),
             Work::Requests { .. } | Work::Matching { .. } | Work::Polls { .. } => (8, None, false, false),
-            Work::Copies { bytes, .. } | Work::Lossy { bytes, .. } | Work::Flood { bytes, .. } => {
-                (bytes, None, false, false)
-            }
+            Work::Copies { bytes, .. }
+            | Work::Lossy { bytes, .. }
+            | Work::Flood { bytes, .. }
+            | Work::Many { bytes, .. } => (bytes, None, false, false),
             Work::Tune { .. } | Work::Idle { .. } => (0, None, false, false),
         };
         let many = match work {
@@ -239,6 +257,7 @@ impl Plan {
             Work::Matching { wires, .. } => Some(wires),
             Work::Lossy { per_mille, .. } => Some(per_mille),
             Work::Flood { junk, .. } => Some(junk),
+            Work::Many { ranks, .. } => Some(ranks),
             _ => None,
         };
         self.cells.push(Cell { test, system, bytes, window, many, load, warm, batch, touch, work, limit });
@@ -491,7 +510,8 @@ mod tests {
     fn every_row_of_ours_has_a_limit() {
         for network_only in [false, true] {
             for cell in cells(Extent::Full, network_only, &Only::default(), &everything()) {
-                let ours = cell.system.is_ours() && !cell.warm && cell.test != Test::Idle;
+                let waits = [Test::Idle, Test::Many(Experiment::Asleep)].contains(&cell.test);
+                let ours = cell.system.is_ours() && !cell.warm && !waits;
                 let bottom =
                     cell.test == Test::Polls || (cell.test == Test::Matching && cell.many == Some(0));
                 assert!(!ours || bottom || cell.limit.is_some(), "{cell:?}");

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use tautline_baseline::stats::{Rounds, median};
 
-use super::case::{Outcome, Work};
+use super::case::{Experiment, Outcome, Work};
 use super::pair::Path;
 use super::plan::{Cell, Test};
 
@@ -102,7 +102,9 @@ pub fn unit(cell: &Cell) -> &'static str {
         Test::Bandwidth | Test::Guarantees | Test::Copies | Test::Loss => "GB/s",
         Test::Cpu if cell.bytes <= 64 => "s/M",
         Test::Cpu => "s/GB",
-        Test::Idle => "%",
+        Test::Idle | Test::Many(Experiment::Asleep) => "%",
+        Test::Many(Experiment::Start) => "ms",
+        Test::Many(_) => "us",
     }
 }
 
@@ -176,6 +178,14 @@ pub fn figure(cell: &Cell, [a, b]: &[Outcome; 2]) -> Figure {
             };
             Figure { system: Some(system), ..plain(value) }
         }
+        Test::Many(experiment) => plain(match experiment {
+            Experiment::Start => elapsed / 1e6,
+            // Times are one way; this is a round trip.
+            Experiment::First => 2.0 * elapsed / 1e3,
+            Experiment::Beside => elapsed / 1e3,
+            Experiment::Asleep => cpu_ns / elapsed * 100.0,
+            _ => elapsed / 1e3 / a.messages.max(1) as f64,
+        }),
         Test::Idle => {
             let Work::Idle { milliseconds } = cell.work else { return Figure::default() };
             plain(cpu_ns / 2.0 / (milliseconds as f64 * 1e6) * 100.0)

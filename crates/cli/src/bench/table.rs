@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::case::Experiment;
 use super::plan::Test;
 use super::rows::Row;
 use super::summary::{self, Summary};
@@ -116,6 +117,9 @@ fn about(text: &mut String, report: &Report) {
     for found in m.found.iter().filter(|found| found.version.is_some()) {
         let _ = writeln!(text, "rival {found}");
     }
+    for command in &report.commands {
+        let _ = writeln!(text, "job {command}");
+    }
 }
 
 fn heading(test: Test) -> &'static str {
@@ -148,9 +152,37 @@ fn heading(test: Test) -> &'static str {
             "copies: of a buffer by one process, in several ways (GB/s); a loan is handed over without a copy"
         }
         Test::Loss => "loss: streams of 64 KiB (GB/s) against lost frames of a thousand",
+        Test::Many(experiment) => many(experiment),
         Test::Flood => {
             "flood: windows of 64 B messages (thousand per second) against foreign datagrams for each message"
         }
+    }
+}
+
+/// The headings of jobs, by the number of ranks.
+fn many(experiment: Experiment) -> &'static str {
+    match experiment {
+        Experiment::Start => "start: of a job, until its last rank has joined (ms) against ranks",
+        Experiment::First => {
+            "first: message from the first rank to the last, and its answer (µs) against ranks"
+        }
+        Experiment::Beside => {
+            "beside: 8 B between two ranks, one way (µs), while all others wait for a message, against ranks"
+        }
+        Experiment::Halo => {
+            "halo: a step on a grid of 256² with an exchange of rows (µs) against ranks that share it"
+        }
+        Experiment::Asleep => "asleep: CPU of a job in which everyone waits (% of a core) against ranks",
+        Experiment::Barrier => "barrier (µs) against ranks",
+        Experiment::Broadcast => "broadcast (µs) against ranks",
+        Experiment::Reduce => "reduce: a sum at one rank (µs) against ranks",
+        Experiment::AllReduce => "all-reduce: a sum at all ranks (µs) against ranks",
+        Experiment::Gather => "gather (µs) against ranks",
+        Experiment::Scatter => "scatter (µs) against ranks",
+        Experiment::AllGather => "all-gather (µs) against ranks",
+        Experiment::AllToAll => "all-to-all (µs) against ranks",
+        Experiment::ReduceScatter => "reduce-scatter: a part of the sum at each rank (µs) against ranks",
+        Experiment::Scan => "scan: the sum of all ranks before (µs) against ranks",
     }
 }
 
@@ -185,6 +217,9 @@ fn section(text: &mut String, test: Test, rows: &[&Row]) {
         }
         if let Some(mean) = row.mean.filter(|_| test == Test::Flood) {
             let _ = write!(notes, "  ({} µs of the receiver's CPU for each)", short(mean));
+        }
+        if matches!(test, Test::Many(_)) && row.bytes > 0 {
+            let _ = write!(notes, "  ({})", size(row.bytes));
         }
         if row.drops > 0 {
             let _ = write!(notes, "  ({} losses)", row.drops);

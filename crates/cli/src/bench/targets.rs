@@ -1,6 +1,7 @@
 //! The project's goals for speed, and whether this run met them.
 
 mod calls;
+mod many;
 mod memory;
 mod rivals;
 mod shm;
@@ -50,6 +51,7 @@ pub fn judge(results: &[Result]) -> Vec<Target> {
     judge.xdp();
     judge.memory();
     judge.calls();
+    judge.many();
     judge.targets
 }
 

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Experiment;
+
 /// What the users at both ends do with the bytes of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Touch {
@@ -19,7 +21,7 @@ pub enum Touch {
 }
 
 /// The work to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Work {
     /// Back and forth.
     PingPong { bytes: usize, count: u64, warm: bool },
@@ -46,6 +48,8 @@ pub enum Work {
     Lossy { bytes: usize, count: u64, per_mille: u64 },
     /// Windows of messages, among this many foreign datagrams for each message.
     Flood { bytes: usize, count: u64, junk: u64 },
+    /// What the ranks of a job do together.
+    Many { experiment: Experiment, ranks: u64, bytes: usize, count: u64 },
 }
 
 impl Work {
@@ -58,7 +62,8 @@ impl Work {
             | Work::Calls { bytes, .. }
             | Work::Copies { bytes, .. }
             | Work::Lossy { bytes, .. }
-            | Work::Flood { bytes, .. } => bytes,
+            | Work::Flood { bytes, .. }
+            | Work::Many { bytes, .. } => bytes,
             Work::Tune { .. }
             | Work::Idle { .. }
             | Work::Requests { .. }
@@ -80,7 +85,8 @@ impl Work {
             | Work::Polls { count, .. }
             | Work::Copies { count, .. }
             | Work::Lossy { count, .. }
-            | Work::Flood { count, .. } => count,
+            | Work::Flood { count, .. }
+            | Work::Many { count, .. } => count,
             Work::Idle { .. } => 0,
         }
     }

@@ -35,7 +35,7 @@ pub fn is_costly(cell: &super::Cell) -> bool {
         _ => false,
     };
     extra
-        || matches!(cell.test, Test::Copies | Test::Loss | Test::Flood)
+        || matches!(cell.test, Test::Copies | Test::Loss | Test::Flood | Test::Many(_))
         || (matches!(cell.test, Test::Bandwidth | Test::Cpu) && cell.load == Load::Burner)
         || cell.touch == Touch::Scattered
         || (cell.system.device().starts_with("xdp") && cell.test == Test::Bandwidth && cell.system.is_ours())

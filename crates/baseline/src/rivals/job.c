@@ -1,0 +1,261 @@
+/* A rank of a job of many ranks. Arguments: the socket of whoever measures, and the experiments as words
+ * NAME:BYTES:COUNT. Rank 0 writes `joined` when all are there, and then for each experiment a line: its word,
+ * nanoseconds, CPU nanoseconds of all ranks, and a sum of the result where it depends on all ranks. Every
+ * buffer is rewritten before each step, and every word of a result is compared with what it must be. */
+#include <mpi.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { END = 1, DATA = 2, SIDE = 256, LONGEST = 600 };
+
+static int rank, size;
+static FILE *desk;
+
+static void fail(const char *what) {
+  fprintf(stderr, "rank %d: %s\n", rank, what);
+  MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+static void expect(uint64_t is, uint64_t must, const char *what) {
+  if (is != must) fail(what);
+}
+
+static uint64_t now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static uint64_t cpu(void) {
+  struct rusage u;
+  getrusage(RUSAGE_SELF, &u);
+  return 1000u * (1000000u * (uint64_t)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+                  (uint64_t)(u.ru_utime.tv_usec + u.ru_stime.tv_usec));
+}
+
+static uint64_t *words(size_t count) {
+  uint64_t *w = calloc(count ? count : 1, sizeof *w);
+  if (!w) fail("no memory");
+  return w;
+}
+
+/* All ranks but the first two wait until the first has done its work. */
+static void wait_for_end(void) {
+  uint64_t word;
+  MPI_Recv(&word, 8, MPI_BYTE, 0, END, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+}
+
+static void end_from(int first) {
+  uint64_t word = 0;
+  for (int to = first; to < size; to++) MPI_Send(&word, 8, MPI_BYTE, to, END, MPI_COMM_WORLD);
+}
+
+static void there_and_back(int other, uint64_t *word) {
+  uint64_t sent = *word;
+  MPI_Send(word, 8, MPI_BYTE, other, DATA, MPI_COMM_WORLD);
+  MPI_Recv(word, 8, MPI_BYTE, other, DATA, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+  expect(*word, sent + 1, "an answer is wrong");
+}
+
+static void answer(int other) {
+  uint64_t word;
+  MPI_Recv(&word, 8, MPI_BYTE, other, DATA, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+  word++;
+  MPI_Send(&word, 8, MPI_BYTE, other, DATA, MPI_COMM_WORLD);
+}
+
+static int by_value(const void *a, const void *b) {
+  uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+  return (x > y) - (x < y);
+}
+
+/* The median of half of a round trip between two ranks, while all others wait. */
+static uint64_t ping_pong(int other, uint64_t count) {
+  uint64_t *times = words(count), word = 0, median = 0;
+  if (rank == 0) {
+    for (uint64_t i = 0; i < count; i++) {
+      uint64_t begin = now();
+      there_and_back(other, &word);
+      times[i] = now() - begin;
+    }
+    qsort(times, count, sizeof *times, by_value);
+    median = times[count / 2] / 2;
+    for (int to = 1; to < size; to++)
+      if (to != other) MPI_Send(&word, 8, MPI_BYTE, to, END, MPI_COMM_WORLD);
+  } else if (rank == other) {
+    for (uint64_t i = 0; i < count; i++) answer(0);
+  } else {
+    wait_for_end();
+  }
+  free(times);
+  return median;
+}
+
+/* Rows of a square grid, divided among the ranks; each step exchanges the outer rows with the neighbours. */
+static uint64_t halo(uint64_t steps) {
+  int first = SIDE * rank / size, rows = SIDE * (rank + 1) / size - first;
+  int up = rank > 0 ? rank - 1 : MPI_PROC_NULL, down = rank + 1 < size ? rank + 1 : MPI_PROC_NULL;
+  size_t row = SIDE + 2;
+  uint32_t *old = calloc((rows + 2) * row, 4), *new = calloc((rows + 2) * row, 4);
+  if (!old || !new) fail("no memory");
+  for (int r = 1; r <= rows; r++)
+    for (int c = 1; c <= SIDE; c++) old[r * row + c] = (uint32_t)((first + r - 1) * SIDE + c) * 2654435761u >> 2;
+  for (uint64_t step = 0; step < steps; step++) {
+    MPI_Sendrecv(old + row + 1, 4 * SIDE, MPI_BYTE, up, DATA, old + (rows + 1) * row + 1, 4 * SIDE, MPI_BYTE, down,
+                 DATA, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    MPI_Sendrecv(old + rows * row + 1, 4 * SIDE, MPI_BYTE, down, DATA, old + 1, 4 * SIDE, MPI_BYTE, up, DATA,
+                 MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    for (int r = 1; r <= rows; r++) {
+      const uint32_t *above = old + (r - 1) * row, *here = old + r * row, *below = old + (r + 1) * row;
+      uint32_t *to = new + r * row;
+      for (int c = 1; c <= SIDE; c++) to[c] = (above[c] + below[c] + here[c - 1] + here[c + 1]) / 4;
+    }
+    uint32_t *swap = old;
+    old = new;
+    new = swap;
+  }
+  uint64_t sum = 0;
+  for (int r = 1; r <= rows; r++)
+    for (int c = 1; c <= SIDE; c++) sum += old[r * row + c];
+  free(old);
+  free(new);
+  return sum;
+}
+
+/* What rank `from` has for rank `to` in a step. */
+static uint64_t content(uint64_t step, int from, int to, uint64_t i) {
+  return step * 1000003u + (uint64_t)from * 4099u + (uint64_t)to * 17u + i;
+}
+
+static void fill(uint64_t *w, uint64_t n, uint64_t step, int from, int to) {
+  for (uint64_t i = 0; i < n; i++) w[i] = content(step, from, to, i);
+}
+
+static void check(const uint64_t *w, uint64_t n, uint64_t step, int from, int to, const char *what) {
+  uint64_t differs = 0;
+  for (uint64_t i = 0; i < n; i++) differs |= w[i] ^ content(step, from, to, i);
+  expect(differs, 0, what);
+}
+
+/* The sum of the contents of ranks 0 to `last`, all meant for rank `to`. */
+static void check_sum(const uint64_t *w, uint64_t n, uint64_t step, int last, int to, const char *what) {
+  uint64_t differs = 0, ranks = (uint64_t)last + 1;
+  for (uint64_t i = 0; i < n; i++)
+    differs |= w[i] ^ (ranks * content(step, 0, to, i) + 4099u * (ranks * (ranks - 1) / 2));
+  expect(differs, 0, what);
+}
+
+/* One step of a collective with `n` words of each rank, or of each pair of ranks. */
+static void collective(const char *name, uint64_t n, uint64_t step, uint64_t *mine, uint64_t *all) {
+  const MPI_Comm w = MPI_COMM_WORLD;
+  const int c = (int)n;
+  if (!strcmp(name, "barrier")) {
+    MPI_Barrier(w);
+  } else if (!strcmp(name, "broadcast")) {
+    if (rank == 0) fill(mine, n, step, 0, 0);
+    MPI_Bcast(mine, c, MPI_UINT64_T, 0, w);
+    check(mine, n, step, 0, 0, name);
+  } else if (!strcmp(name, "reduce")) {
+    fill(mine, n, step, rank, 0);
+    MPI_Reduce(mine, all, c, MPI_UINT64_T, MPI_SUM, 0, w);
+    if (rank == 0) check_sum(all, n, step, size - 1, 0, name);
+  } else if (!strcmp(name, "all-reduce")) {
+    fill(mine, n, step, rank, 0);
+    MPI_Allreduce(mine, all, c, MPI_UINT64_T, MPI_SUM, w);
+    check_sum(all, n, step, size - 1, 0, name);
+  } else if (!strcmp(name, "scan")) {
+    fill(mine, n, step, rank, 0);
+    MPI_Scan(mine, all, c, MPI_UINT64_T, MPI_SUM, w);
+    check_sum(all, n, step, rank, 0, name);
+  } else if (!strcmp(name, "gather") || !strcmp(name, "all-gather")) {
+    fill(mine, n, step, rank, 0);
+    if (name[0] == 'g') MPI_Gather(mine, c, MPI_UINT64_T, all, c, MPI_UINT64_T, 0, w);
+    else MPI_Allgather(mine, c, MPI_UINT64_T, all, c, MPI_UINT64_T, w);
+    if (rank == 0 || name[0] == 'a')
+      for (int from = 0; from < size; from++) check(all + from * n, n, step, from, 0, name);
+  } else if (!strcmp(name, "scatter")) {
+    for (int to = 0; rank == 0 && to < size; to++) fill(all + to * n, n, step, 0, to);
+    MPI_Scatter(all, c, MPI_UINT64_T, mine, c, MPI_UINT64_T, 0, w);
+    check(mine, n, step, 0, rank, name);
+  } else if (!strcmp(name, "reduce-scatter")) {
+    for (int to = 0; to < size; to++) fill(all + to * n, n, step, rank, to);
+    MPI_Reduce_scatter_block(all, mine, c, MPI_UINT64_T, MPI_SUM, w);
+    check_sum(mine, n, step, size - 1, rank, name);
+  } else if (!strcmp(name, "all-to-all")) {
+    uint64_t *got = all + n * (uint64_t)size;
+    for (int to = 0; to < size; to++) fill(all + to * n, n, step, rank, to);
+    MPI_Alltoall(all, c, MPI_UINT64_T, got, c, MPI_UINT64_T, w);
+    for (int from = 0; from < size; from++) check(got + from * n, n, step, from, rank, name);
+  } else {
+    fail("an unknown experiment");
+  }
+}
+
+static void experiment(const char *word) {
+  char name[32];
+  unsigned long long bytes, count;
+  if (sscanf(word, "%31[^:]:%llu:%llu", name, &bytes, &count) != 3) fail("an experiment that cannot be read");
+  MPI_Barrier(MPI_COMM_WORLD);
+  uint64_t cpu_before = cpu(), begin = now(), ns = 0, sum = 0, all_sum = 0;
+  if (!strcmp(name, "first")) {
+    ns = ping_pong(size - 1, 1);
+  } else if (!strcmp(name, "beside")) {
+    ns = ping_pong(1, count);
+  } else if (!strcmp(name, "halo")) {
+    sum = halo(count);
+    ns = now() - begin;
+  } else if (!strcmp(name, "asleep")) {
+    if (rank == 0) {
+      struct timespec t = {(time_t)(count / 1000), (long)(count % 1000) * 1000000};
+      nanosleep(&t, 0);
+      ns = now() - begin;
+      end_from(1);
+    } else {
+      wait_for_end();
+    }
+  } else {
+    uint64_t n = bytes / 8, *mine = words(n), *all = words(2 * n * (uint64_t)size);
+    for (uint64_t step = 0; step < count; step++) collective(name, n, step, mine, all);
+    ns = now() - begin;
+    free(mine);
+    free(all);
+  }
+  uint64_t used = cpu() - cpu_before, all_used = 0;
+  MPI_Reduce(&used, &all_used, 1, MPI_UINT64_T, MPI_SUM, 0, MPI_COMM_WORLD);
+  MPI_Reduce(&sum, &all_sum, 1, MPI_UINT64_T, MPI_SUM, 0, MPI_COMM_WORLD);
+  if (rank == 0) {
+    fprintf(desk, "%s %llu %llu %llu\n", word, (unsigned long long)ns, (unsigned long long)all_used,
+            (unsigned long long)all_sum);
+    fflush(desk);
+  }
+}
+
+int main(int argc, char **argv) {
+  alarm(LONGEST);
+  MPI_Init(&argc, &argv);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  if (argc < 2) fail("no socket was named");
+  if (rank == 0) {
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    snprintf(to.sun_path, sizeof to.sun_path, "%s", argv[1]);
+    if (fd < 0 || connect(fd, (struct sockaddr *)&to, sizeof to) || !(desk = fdopen(fd, "w"))) fail("no desk");
+  }
+  MPI_Barrier(MPI_COMM_WORLD);
+  if (rank == 0) {
+    fputs("joined\n", desk);
+    fflush(desk);
+  }
+  for (int i = 2; i < argc; i++) experiment(argv[i]);
+  MPI_Barrier(MPI_COMM_WORLD);
+  MPI_Finalize();
+  return 0;
+}

@@ -1,0 +1,80 @@
+//! What the ranks of a job do together.
+
+use serde::{Deserialize, Serialize};
+
+/// An experiment of a job of many ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Experiment {
+    /// From the start of the launcher until every rank has joined.
+    Start,
+    /// The first message from the first rank to the last, and its answer.
+    First,
+    /// Back and forth between two ranks, while the others wait for a message.
+    Beside,
+    /// Rows of a grid exchanged with two neighbours, and a step of a stencil.
+    Halo,
+    /// Everyone waits.
+    Asleep,
+    Barrier,
+    Broadcast,
+    Reduce,
+    AllReduce,
+    Gather,
+    Scatter,
+    AllGather,
+    AllToAll,
+    ReduceScatter,
+    Scan,
+}
+
+impl Experiment {
+    pub const ALL: [Experiment; 15] = [
+        Experiment::Start,
+        Experiment::First,
+        Experiment::Beside,
+        Experiment::Halo,
+        Experiment::Asleep,
+        Experiment::Barrier,
+        Experiment::Broadcast,
+        Experiment::Reduce,
+        Experiment::AllReduce,
+        Experiment::Gather,
+        Experiment::Scatter,
+        Experiment::AllGather,
+        Experiment::AllToAll,
+        Experiment::ReduceScatter,
+        Experiment::Scan,
+    ];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Experiment::Start => "start",
+            Experiment::First => "first",
+            Experiment::Beside => "beside",
+            Experiment::Halo => "halo",
+            Experiment::Asleep => "asleep",
+            Experiment::Barrier => "barrier",
+            Experiment::Broadcast => "broadcast",
+            Experiment::Reduce => "reduce",
+            Experiment::AllReduce => "all-reduce",
+            Experiment::Gather => "gather",
+            Experiment::Scatter => "scatter",
+            Experiment::AllGather => "all-gather",
+            Experiment::AllToAll => "all-to-all",
+            Experiment::ReduceScatter => "reduce-scatter",
+            Experiment::Scan => "scan",
+        }
+    }
+
+    /// Whether every rank takes part, with words that all others may get.
+    pub const fn is_collective(self) -> bool {
+        !matches!(
+            self,
+            Experiment::Start
+                | Experiment::First
+                | Experiment::Beside
+                | Experiment::Halo
+                | Experiment::Asleep
+        )
+    }
+}

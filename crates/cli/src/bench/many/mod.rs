@@ -1,0 +1,146 @@
+//! Jobs of many ranks: how long they take to start, what a message costs beside idle ranks, collectives, a
+//! halo exchange, and what it costs to wait.
+//!
+//! One job per system, number of ranks and round does all the experiments that are wanted of it. Its ranks are
+//! started by the system's own launcher and are not pinned: there may be more of them than cores.
+
+mod rank;
+
+use std::collections::HashMap;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use tautline_baseline::cpu;
+use tautline_baseline::rivals::{JobProgram, run_job};
+
+use super::case::{Experiment, Other, Outcome, System, Work};
+use super::pair::Interrupted;
+use crate::sys::Signals;
+pub use rank::{RankArgs, rank};
+
+/// No job takes longer than this: a rival whose ranks poll may need minutes where they outnumber the cores.
+const JOB_TIME: Duration = Duration::from_secs(90);
+
+/// What a rank measured, by experiment.
+type Results = HashMap<Work, Result<Outcome, String>>;
+
+/// The jobs of one bench.
+#[derive(Default)]
+pub struct Jobs {
+    programs: HashMap<Other, Result<JobProgram, String>>,
+    /// The results of this round, by system and ranks.
+    results: HashMap<(System, u64), Results>,
+    round: usize,
+    /// Sums of results that do not depend on the number of ranks or the system, by experiment and count.
+    sums: HashMap<(Experiment, u64), u64>,
+    /// How jobs were started.
+    pub commands: Vec<String>,
+}
+
+impl Jobs {
+    /// The outcome of an experiment in this round. `all` are the experiments that a job of this system and
+    /// number of ranks will be asked for.
+    pub fn run(
+        &mut self,
+        round: usize,
+        (system, work): (System, Work),
+        all: &[Work],
+        signals: &mut Signals,
+    ) -> Result<Outcome> {
+        if self.round != round {
+            self.results.clear();
+            self.round = round;
+        }
+        let Work::Many { ranks, .. } = work else { bail!("no experiment of a job") };
+        if !self.results.contains_key(&(system, ranks)) {
+            let results = self.start(system, ranks, all, signals)?;
+            self.results.insert((system, ranks), results);
+        }
+        let found = self.results.get(&(system, ranks)).and_then(|results| results.get(&work));
+        found.context("the job was not asked for it")?.clone().map_err(anyhow::Error::msg)
+    }
+
+    /// Runs a job. An error only if the bench is to end.
+    fn start(&mut self, system: System, ranks: u64, all: &[Work], signals: &mut Signals) -> Result<Results> {
+        let mut signal = None;
+        let mut stop = || {
+            signal = signal.or_else(|| signals.take());
+            signal.is_some()
+        };
+        let words: Vec<String> = all.iter().filter_map(|work| word(*work)).collect();
+        let report =
+            self.command(system, ranks).and_then(|command| run_job(command, &words, JOB_TIME, &mut stop));
+        if let Some(signal) = signal {
+            return Err(Interrupted(signal.as_raw()).into());
+        }
+        let report = match report {
+            Ok(report) => report,
+            Err(why) => return Ok(all.iter().map(|work| (*work, Err(why.clone()))).collect()),
+        };
+        let command = report.command.replacen(&format!("-n {ranks} "), "-n RANKS ", 1);
+        if !self.commands.contains(&command) {
+            self.commands.push(command);
+        }
+        let joined = Outcome { elapsed_ns: report.joined.as_nanos() as u64, ..Outcome::default() };
+        let mut lines = report.lines.iter();
+        let results = all.iter().map(|work| {
+            let result = match word(*work) {
+                None => Ok(joined),
+                Some(word) => self.outcome(*work, &word, lines.next().map_or("", String::as_str)),
+            };
+            (*work, result)
+        });
+        Ok(results.collect())
+    }
+
+    /// Reads a line of rank 0.
+    fn outcome(&mut self, work: Work, word: &str, line: &str) -> Result<Outcome, String> {
+        let Work::Many { experiment, count, .. } = work else { return Err("no experiment of a job".into()) };
+        let numbers: Vec<u64> =
+            line.split_whitespace().skip(1).filter_map(|number| number.parse().ok()).collect();
+        let ([ns, cpu_ns, sum], true) = (&numbers[..], line.starts_with(word)) else {
+            return Err(format!("it answered {line:?}"));
+        };
+        if *self.sums.entry((experiment, count)).or_insert(*sum) != *sum {
+            return Err("unfair: the result is not that of the other jobs".into());
+        }
+        Ok(Outcome { elapsed_ns: *ns, cpu_ns: *cpu_ns, messages: count.max(1), ..Outcome::default() })
+    }
+
+    fn command(&mut self, system: System, ranks: u64) -> Result<Command, String> {
+        let System::Rival { other, .. } = system else {
+            let program = std::env::current_exe().map_err(|e| e.to_string())?;
+            let mut command = Command::new(&program);
+            command.args(["run", "-n", &ranks.to_string()]);
+            command.arg("--").arg(program).arg("__rank");
+            return Ok(command);
+        };
+        let program = self.programs.entry(other).or_insert_with(|| JobProgram::build(other.rival()));
+        let crowded = ranks > cpu::allowed_cores().map_or(1, |cores| cores.len()) as u64;
+        program.as_ref().map(|program| program.command(ranks, crowded)).map_err(Clone::clone)
+    }
+}
+
+/// An experiment as ranks are told of it; the start of the job is none.
+fn word(work: Work) -> Option<String> {
+    let Work::Many { experiment, bytes, count, .. } = work else { return None };
+    (experiment != Experiment::Start).then(|| format!("{}:{bytes}:{count}", experiment.name()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_that_differ_are_unfair() {
+        let mut jobs = Jobs::default();
+        let work = |ranks| Work::Many { experiment: Experiment::Halo, ranks, bytes: 1024, count: 10 };
+        let mut read = |ranks, line| jobs.outcome(work(ranks), "halo:1024:10", line);
+        let outcome = read(2, "halo:1024:10 5000 7000 99\n").unwrap();
+        assert_eq!((outcome.elapsed_ns, outcome.cpu_ns, outcome.messages), (5000, 7000, 10));
+        assert!(read(4, "halo:1024:10 4000 7000 99\n").is_ok());
+        assert!(read(4, "halo:1024:10 4000 7000 98\n").unwrap_err().starts_with("unfair"));
+        assert!(read(4, "scan:8:10 4000 7000 99\n").is_err() && read(4, "").is_err());
+    }
+}

@@ -1,0 +1,73 @@
+//! Jobs of many ranks beside the MPIs that are installed.
+
+use super::{Extent, Limit, Load, Plan, Test, shared};
+use crate::bench::case::{Experiment, Other, Policy, System, Work};
+
+/// The rivals that have jobs of many ranks.
+const RIVALS: [Other; 2] = [Other::OpenMpi, Other::Mpich];
+
+/// Ours, as users start it.
+pub const OURS: System = System::Taut {
+    device: crate::bench::case::Device::Shm,
+    security: crate::bench::case::Mode::Fabric,
+    waiting: Policy::SpinThenPark,
+};
+
+/// Adds everything: each experiment for each number of ranks.
+pub(super) fn many(plan: &mut Plan, installed: &[Other]) {
+    debug_assert_eq!(OURS, shared(Policy::SpinThenPark));
+    let rivals: Vec<_> = RIVALS.into_iter().filter(|other| installed.contains(other)).collect();
+    let rivals = || rivals.iter().map(|other| System::Rival { other: *other, tcp: false });
+    let limit = rivals().next().map(Limit::soft);
+    for (ranks, work) in works(plan.extent) {
+        for system in rivals() {
+            plan.add(Test::Many(experiment(work)), system, work, Load::Idle, None);
+        }
+        // Waiting has no rival here: theirs poll.
+        let limit = limit.filter(|_| ranks > 1 && experiment(work) != Experiment::Asleep);
+        plan.add(Test::Many(experiment(work)), OURS, work, Load::Idle, limit);
+    }
+}
+
+fn experiment(work: Work) -> Experiment {
+    let Work::Many { experiment, .. } = work else { return Experiment::Start };
+    experiment
+}
+
+/// What jobs of each number of ranks do.
+fn works(extent: Extent) -> Vec<(u64, Work)> {
+    let counts: &[u64] = match extent {
+        Extent::Full => &[2, 4, 8, 16, 64],
+        Extent::Quick => &[2, 8, 64],
+        Extent::Smoke => &[2, 3],
+    };
+    let pick = |full, quick| match extent {
+        Extent::Full => full,
+        Extent::Quick => quick,
+        Extent::Smoke => 3,
+    };
+    let mut works = Vec::new();
+    for &ranks in counts {
+        let mut add = |experiment, bytes, count| {
+            works.push((ranks, Work::Many { experiment, ranks, bytes, count }));
+        };
+        add(Experiment::Start, 0, 1);
+        add(Experiment::First, 8, 1);
+        add(Experiment::Beside, 8, pick(2_000, 300));
+        add(Experiment::Asleep, 0, pick(1_000, 200));
+        add(Experiment::AllToAll, 1 << 10, pick(100, 10));
+        if ranks <= 8 {
+            add(Experiment::Halo, 1 << 10, pick(5_000, 500));
+        }
+        if ranks > 16 {
+            continue;
+        }
+        for experiment in Experiment::ALL.into_iter().filter(|experiment| experiment.is_collective()) {
+            add(experiment, 8, pick(200, 20));
+            if !matches!(experiment, Experiment::Barrier) {
+                add(experiment, 64 << 10, pick(50, 5));
+            }
+        }
+    }
+    works
+}
