@@ -51,7 +51,7 @@ pub fn judge(results: &[Result]) -> Vec<Target> {
     judge.xdp();
     judge.memory();
     judge.calls();
-    judge.many();
+    many::many(&mut judge);
     judge.targets
 }
 

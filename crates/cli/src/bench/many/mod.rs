@@ -1,8 +1,8 @@
 //! Jobs of many ranks: how long they take to start, what a message costs beside idle ranks, collectives, a
 //! halo exchange, and what it costs to wait.
 //!
-//! One job per system, number of ranks and round does all the experiments that are wanted of it. Its ranks are
-//! started by the system's own launcher and are not pinned: there may be more of them than cores.
+//! One job per system, number of ranks and round does all the experiments that are wanted of it. Its ranks
+//! are started by the system's own launcher and are not pinned: there may be more of them than cores.
 
 mod rank;
 

@@ -159,7 +159,7 @@ impl Rank {
         Ok(times[times.len() / 2] / 2)
     }
 
-    /// Rows of a square grid, divided among the ranks; each step exchanges the outer rows with the neighbours.
+    /// Rows of a square grid, divided among the ranks; each step exchanges the outer rows with neighbours.
     fn halo(&self, steps: u64) -> Result<u64> {
         let (first, end) = (SIDE * self.rank / self.size, SIDE * (self.rank + 1) / self.size);
         let rows = end - first;
