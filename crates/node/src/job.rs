@@ -98,6 +98,12 @@ impl Job {
         self.members.len() as u32
     }
 
+    /// How many processes run on this host.
+    pub(crate) fn ranks_on_host(&self) -> usize {
+        let own = &self.members[self.rank as usize];
+        self.members.iter().filter(|member| own.is_on_host_of(member)).count()
+    }
+
     /// The same job without the socket that the launcher opened.
     pub(crate) fn without_socket(&self) -> Job {
         let mut job = Job::with_shared_members(self.rank, self.key.clone(), self.members.clone());

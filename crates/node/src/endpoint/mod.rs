@@ -139,6 +139,12 @@ impl Endpoint {
             lane.push_event(Event::Device(choice));
         }
         let mailbox = lane.local.mailbox.clone();
+        let backoff = if clock.is_virtual() {
+            SpinBackoff::new(1, 1)
+        } else {
+            let cores = std::thread::available_parallelism().map_or(1, usize::from);
+            SpinBackoff::new(job.ranks_on_host(), cores)
+        };
         let shared = Arc::new(Shared {
             lane: Owned::new(lane),
             clock,
@@ -147,7 +153,7 @@ impl Endpoint {
             descriptors,
             turns: Turns::default(),
             signal: AtomicBool::new(false),
-            backoff: SpinBackoff::default(),
+            backoff,
             config,
             rank: job.rank,
             number: Address::new(job.rank, number).into(),

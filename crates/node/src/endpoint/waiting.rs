@@ -12,6 +12,8 @@ use crate::SendError;
 use crate::lane::Lane;
 use crate::wait::{PollActivity, Shared, Spinner, Turn};
 
+/// Polls for each read of the clock where ranks outnumber the cores.
+const CROWDED_SPINS: u32 = 2;
 /// Pauses between two polls of a lane that other threads use.
 const SHARED_PAUSE: u32 = 16;
 
@@ -84,7 +86,7 @@ impl Endpoint {
         mut done: impl FnMut(&mut Lane) -> bool,
     ) -> Result<bool, SendError> {
         let config = &self.shared.config;
-        let mut times = None;
+        let mut times: Option<(Option<Nanos>, Spinner<'_>)> = None;
         let mut parked = None;
         loop {
             // Before `done` is called: what has woken another thread since, this one must not sleep through.
@@ -97,7 +99,13 @@ impl Endpoint {
                 let shared = self.shared.lane.is_shared();
                 let mut lane = self.shared.lock();
                 // Polling shared memory costs less than reading the clock.
-                let spins = if waiting == crate::Waiting::Park || shared { 1 } else { lane.spins() };
+                let offering = times.as_ref().is_some_and(|(_, spinner)| spinner.is_offering());
+                let spins = match waiting {
+                    crate::Waiting::SpinThenPark if self.shared.backoff.is_crowded() => CROWDED_SPINS,
+                    crate::Waiting::Park => 1,
+                    _ if shared || offering => 1,
+                    _ => lane.spins(),
+                };
                 for _ in 1..spins {
                     if done(&mut lane) {
                         return Ok(true);
@@ -136,6 +144,7 @@ impl Endpoint {
                     (0..SHARED_PAUSE).for_each(|_| std::hint::spin_loop());
                 }
                 Turn::Spin => std::hint::spin_loop(),
+                Turn::Yield => std::thread::yield_now(),
                 Turn::Park => {
                     parked.get_or_insert_with(|| Parked::new(&self.shared.polls));
                     self.shared.park((turn, seen), *until);

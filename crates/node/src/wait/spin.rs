@@ -1,59 +1,129 @@
 //! Waiting: spin, park, or first the one and then the other (N-7).
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tautline_link::Nanos;
 
 use crate::Waiting;
 
-/// A poll loop that was interrupted for this long lost its core to another thread.
+/// A poll loop that was interrupted for this long lost its core to a thread that computes; for longer where
+/// ranks outnumber the cores, since several of them may have had their turn.
 const INTERRUPTED: Nanos = 200_000;
-/// How long a spinning waiter parks after that, at first.
+/// How long a waiter keeps to parking after that, at first.
 const YIELD_MIN: Nanos = 50_000_000;
 /// The longest such time, when it keeps happening.
 const YIELD_MAX: Nanos = 1_000_000_000;
+/// A thread that offered its core for less than this was alone on it.
+const ALONE: Nanos = 1_500;
+/// What a turn costs the waiter itself if others ran in between.
+const OWN_TURN: Nanos = 500;
+/// After so many waits in a row in which polling alone was in vain, the core is offered at once.
+const VAIN: u32 = 4;
+/// Where ranks outnumber the cores, the core is offered after so long: for a peer that runs, time to answer.
+const CROWDED_SPIN: Nanos = 2_000;
+/// How much longer the core is offered there: to be woken costs more than the turns of a few others.
+const CROWDED_OFFERS: Nanos = 10;
+/// One wait of so many tries again what polling alone finds.
+const RETRY: u32 = 32;
+/// Offers after polling alone was in vain, to learn whether others want the core.
+const PROBES: Nanos = 4;
 
 /// What to do in the next turn of a waiting loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     Spin,
+    /// Offer the core to other threads.
+    Yield,
     Park,
 }
 
 /// Remembers, across waits, that the cores are shared.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct SpinBackoff {
     park_until: AtomicU64,
     last_yield: AtomicU64,
+    /// Waits in a row in which polling alone was in vain.
+    vain: AtomicU32,
+    /// Ranks outnumber the cores.
+    crowded: bool,
+    /// A longer interruption shows that somebody computes.
+    interrupted: Nanos,
+}
+
+impl SpinBackoff {
+    /// For a host on which `ranks` of the job share `cores`.
+    pub(crate) fn new(ranks: usize, cores: usize) -> SpinBackoff {
+        SpinBackoff {
+            park_until: AtomicU64::new(0),
+            last_yield: AtomicU64::new(0),
+            vain: AtomicU32::new(0),
+            crowded: ranks > cores,
+            interrupted: INTERRUPTED * ranks.div_ceil(cores.max(1)).max(1) as Nanos,
+        }
+    }
+
+    /// Whether ranks outnumber the cores.
+    #[inline]
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.crowded
+    }
+
+    /// Whether polling alone has been in vain lately.
+    fn is_vain(&self) -> bool {
+        let vain = self.vain.load(Ordering::Relaxed);
+        vain >= VAIN && !vain.is_multiple_of(RETRY)
+    }
+}
+
+/// How far a wait has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Spinning,
+    /// Nobody else wanted the core so far.
+    Offering,
+    /// Others ran when it was offered.
+    Sharing,
+    Parking,
 }
 
 /// One wait.
 pub(crate) struct Spinner<'a> {
     policy: Waiting,
     spin: Nanos,
+    /// How long it polls without offering the core.
+    alone: Nanos,
     start: Nanos,
     last: Nanos,
+    stage: Stage,
+    /// There was a turn: what ends a wait at once, or right after a sleep, says nothing about polling.
+    turned: bool,
+    /// What is left of the waiter's own time for offers.
+    offers: Nanos,
     backoff: &'a SpinBackoff,
 }
 
 impl<'a> Spinner<'a> {
     pub(crate) fn new(policy: Waiting, spin: Duration, now: Nanos, backoff: &'a SpinBackoff) -> Spinner<'a> {
-        Spinner { policy, spin: spin.as_nanos() as Nanos, start: now, last: now, backoff }
+        let spin = spin.as_nanos() as Nanos;
+        let (stage, alone, offers) = match (backoff.crowded, backoff.is_vain()) {
+            (true, _) => (Stage::Spinning, CROWDED_SPIN.min(spin), CROWDED_OFFERS * spin),
+            (false, true) => (Stage::Offering, 0, spin),
+            (false, false) => (Stage::Spinning, spin, (PROBES * OWN_TURN).min(spin)),
+        };
+        Spinner { policy, alone, spin, start: now, last: now, stage, turned: false, offers, backoff }
     }
 
     /// Decides the next turn; `now` is the time after a poll that found nothing.
     pub(crate) fn turn(&mut self, now: Nanos) -> Turn {
         let away = now.saturating_sub(self.last);
         self.last = now;
+        self.turned = true;
         match self.policy {
             Waiting::Park => Turn::Park,
-            Waiting::SpinThenPark if away > INTERRUPTED || now.saturating_sub(self.start) >= self.spin => {
-                Turn::Park
-            }
-            Waiting::SpinThenPark => Turn::Spin,
+            Waiting::SpinThenPark => self.spin_then_park(now, away),
             Waiting::Spin => {
-                if away > INTERRUPTED {
+                if away > self.backoff.interrupted {
                     self.back_off(now);
                 }
                 let until = self.backoff.park_until.load(Ordering::Relaxed);
@@ -62,11 +132,52 @@ impl<'a> Spinner<'a> {
         }
     }
 
+    fn spin_then_park(&mut self, now: Nanos, away: Nanos) -> Turn {
+        if away > self.backoff.interrupted {
+            self.back_off(now);
+            self.stage = Stage::Parking;
+        }
+        match self.stage {
+            Stage::Parking => return Turn::Park,
+            Stage::Spinning if now.saturating_sub(self.start) < self.alone => return Turn::Spin,
+            Stage::Spinning => self.stage = Stage::Offering,
+            Stage::Offering | Stage::Sharing if away > ALONE => {
+                self.stage = Stage::Sharing;
+                self.offers = self.offers.saturating_sub(OWN_TURN);
+            }
+            Stage::Offering | Stage::Sharing => self.offers = self.offers.saturating_sub(away),
+        }
+        if self.offers == 0 || now < self.backoff.park_until.load(Ordering::Relaxed) {
+            self.stage = Stage::Parking;
+            return Turn::Park;
+        }
+        Turn::Yield
+    }
+
+    /// Whether the core is offered after each poll.
+    #[inline]
+    pub(crate) fn is_offering(&self) -> bool {
+        matches!(self.stage, Stage::Offering | Stage::Sharing) && self.policy == Waiting::SpinThenPark
+    }
+
     /// The time asleep does not count as an interruption.
     pub(crate) fn slept(&mut self, now: Nanos) {
         self.last = now;
         if self.policy == Waiting::SpinThenPark {
-            self.start = now;
+            *self = Spinner::new(self.policy, Duration::from_nanos(self.spin), now, self.backoff);
+        }
+    }
+
+    /// Remembers whether polling alone would have been enough.
+    fn note(&self) {
+        let vain = &self.backoff.vain;
+        if matches!(self.stage, Stage::Spinning | Stage::Offering) {
+            if vain.load(Ordering::Relaxed) != 0 {
+                vain.store(0, Ordering::Relaxed);
+            }
+        } else {
+            // Several threads may wait: an estimate that loses some of them is good enough.
+            vain.store(vain.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         }
     }
 
@@ -82,20 +193,47 @@ impl<'a> Spinner<'a> {
     }
 }
 
+impl Drop for Spinner<'_> {
+    fn drop(&mut self) {
+        if self.turned && self.policy == Waiting::SpinThenPark {
+            self.note();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const SPIN: Duration = Duration::from_micros(20);
 
+    /// Two ranks on two cores.
+    fn backoff() -> SpinBackoff {
+        SpinBackoff::new(2, 2)
+    }
+
+    /// The turns of a wait in which each takes as long as `takes` says, until it parks.
+    fn turns(spinner: &mut Spinner<'_>, mut now: Nanos, takes: impl Fn(Turn) -> Nanos) -> Vec<Turn> {
+        let mut turns = vec![spinner.turn(now)];
+        while let Some(turn) = turns.last().copied().filter(|turn| *turn != Turn::Park) {
+            now += takes(turn);
+            turns.push(spinner.turn(now));
+        }
+        turns
+    }
+
+    fn count(turns: &[Turn], turn: Turn) -> usize {
+        turns.iter().filter(|one| **one == turn).count()
+    }
+
     /// N-7: each policy does what its name says.
     #[test]
     fn policies() {
-        let backoff = SpinBackoff::default();
+        let backoff = backoff();
         assert_eq!(Spinner::new(Waiting::Park, SPIN, 0, &backoff).turn(1), Turn::Park);
         let mut both = Spinner::new(Waiting::SpinThenPark, SPIN, 0, &backoff);
         assert_eq!(both.turn(10_000), Turn::Spin);
-        assert_eq!(both.turn(20_000), Turn::Park);
+        assert_eq!(turns(&mut both, 20_000, |_| 500), [[Turn::Yield; 4].as_slice(), &[Turn::Park]].concat());
         both.slept(1_000_000);
         assert_eq!(both.turn(1_000_500), Turn::Spin);
         let mut spin = Spinner::new(Waiting::Spin, SPIN, 0, &backoff);
@@ -104,10 +242,73 @@ mod tests {
         }
     }
 
+    /// N-7: where polling alone is in vain and others take the core whenever it is offered, it is offered at
+    /// once; when nobody takes it any more, waits spin again.
+    #[test]
+    fn crowded_waiters_offer_the_core_at_once() {
+        let backoff = backoff();
+        let wait = |takes: Nanos| {
+            let mut spinner = Spinner::new(Waiting::SpinThenPark, SPIN, 0, &backoff);
+            turns(&mut spinner, 100, |turn| if turn == Turn::Yield { takes } else { 1_000 })
+        };
+        for _ in 0..VAIN {
+            let turns = wait(30_000);
+            assert_eq!((count(&turns, Turn::Spin), count(&turns, Turn::Yield)), (20, 4), "{turns:?}");
+        }
+        let turns = wait(30_000);
+        assert_eq!((count(&turns, Turn::Spin), count(&turns, Turn::Yield)), (0, 40), "{turns:?}");
+        // It is tried again now and then.
+        let spun = (0..2 * RETRY).filter(|_| count(&wait(30_000), Turn::Spin) > 0).count();
+        assert_eq!(spun, 2);
+        // A message arrives while nobody else wants the core: polling is enough.
+        let mut spinner = Spinner::new(Waiting::SpinThenPark, SPIN, 0, &backoff);
+        assert_eq!([spinner.turn(100), spinner.turn(600)], [Turn::Yield; 2]);
+        drop(spinner);
+        assert!(count(&wait(500), Turn::Spin) > 0);
+    }
+
+    /// N-7: a wait that ends right after a sleep says nothing about polling.
+    #[test]
+    fn what_ends_a_sleep_is_not_found_by_polling() {
+        let backoff = backoff();
+        for _ in 0..VAIN {
+            let mut spinner = Spinner::new(Waiting::SpinThenPark, SPIN, 0, &backoff);
+            turns(&mut spinner, 100, |_| 5_000);
+            spinner.slept(1_000_000);
+        }
+        assert!(backoff.is_vain());
+    }
+
+    /// N-7: whoever keeps an offered core computes. Then waiters sleep, for longer each time.
+    #[test]
+    fn no_core_is_offered_to_those_who_compute() {
+        let backoff = backoff();
+        let mut spinner = Spinner::new(Waiting::SpinThenPark, SPIN, 0, &backoff);
+        assert_eq!(spinner.turn(20_000), Turn::Yield);
+        let mut now = 20_001 + INTERRUPTED;
+        assert_eq!(spinner.turn(now), Turn::Park);
+        for length in [YIELD_MIN, 2 * YIELD_MIN] {
+            spinner.slept(now + length - 1_000_000);
+            let turns = turns(&mut spinner, now + length - 1_000_000, |_| 1_000);
+            assert_eq!(count(&turns, Turn::Yield), 0, "{turns:?}");
+            now += length;
+            spinner.slept(now);
+            assert_eq!(spinner.turn(now + 20_000), Turn::Yield);
+            now += 20_001 + INTERRUPTED;
+            assert_eq!(spinner.turn(now), Turn::Park);
+        }
+        // Where eight ranks share two cores, all others may have had a turn.
+        let crowd = SpinBackoff::new(8, 2);
+        let mut spinner = Spinner::new(Waiting::SpinThenPark, SPIN, 0, &crowd);
+        assert_eq!(spinner.turn(1_000), Turn::Spin);
+        assert_eq!([spinner.turn(2_000), spinner.turn(2_001 + INTERRUPTED)], [Turn::Yield; 2]);
+        assert_eq!(spinner.turn(2_002 + 5 * INTERRUPTED), Turn::Park);
+    }
+
     /// N-7: a spinning waiter that loses its core parks for a while, longer each time, and then spins again.
     #[test]
     fn a_spinning_waiter_backs_off() {
-        let backoff = SpinBackoff::default();
+        let backoff = backoff();
         let mut spin = Spinner::new(Waiting::Spin, SPIN, 0, &backoff);
         assert_eq!(spin.turn(INTERRUPTED + 1), Turn::Park);
         let mut now = INTERRUPTED + 1 + YIELD_MIN;
