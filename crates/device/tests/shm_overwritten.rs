@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use shm_pair::{TempDir, frame, pair};
 use tautline_device::Channel;
 use tautline_device::shm::{
-    InlineFrame, LINE_FRAME, LINE_WORDS, Listener, MAX_WINDOWS, PoppedLine, ReturnStatus, Shm,
+    self, InlineFrame, LINE_FRAME, LINE_WORDS, Listener, MAX_WINDOWS, PoppedLine, ReturnStatus, Shm,
 };
 use tautline_mem::Segment;
 
@@ -190,6 +190,7 @@ fn use_pairs(
     mut before: impl FnMut(&mut Random),
     mut over: impl FnMut() -> bool,
 ) -> Tally {
+    shm::keep_descriptors();
     let dir = TempDir::new("overwritten");
     let listener = Listener::bind(&dir.listener_path()).unwrap();
     let (mut random, mut tally) = (Random(seed), Tally::default());

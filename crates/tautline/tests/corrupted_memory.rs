@@ -121,6 +121,7 @@ fn talk(job: Job, over: &(dyn Fn() -> bool + Sync)) -> BTreeMap<String, u64> {
 #[test]
 fn frames_are_records() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    tautline::node::device::shm::keep_descriptors();
     let _limit = Limit::seconds(30);
     let said = pattern(40, 77);
     let ends: Vec<_> = jobs(2)
@@ -159,6 +160,7 @@ fn frames_are_records() {
 #[test]
 fn nodes_survive_corrupted_memory() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    tautline::node::device::shm::keep_descriptors();
     let wanted = tautline_skips::number("TAUTLINE_SCRIBBLES", 100_000);
     let _limit = Limit::seconds(60 + wanted / 20_000);
     let mut jobs = jobs(2);

@@ -22,9 +22,9 @@ const RELAY_EACH: u64 = 2;
 
 /// Descriptors of a rank that has joined; for each member of the job; and for each peer that it shares memory
 /// with (docs/SIZING.md). The spare ones are for the program and for connections under way.
-const RANK_JOINED: u64 = 11;
+const RANK_JOINED: u64 = 13;
 const RANK_EACH: u64 = 1;
-const RANK_EACH_SHARED: u64 = 6;
+const RANK_EACH_SHARED: u64 = 2;
 const RANK_SPARE: u64 = 32;
 
 /// Raises the limit on descriptors as far as the job needs, for the launcher and for the ranks, which inherit

@@ -27,7 +27,7 @@ impl Lane {
         // N-13: frames in shared memory wait there while the watchdog polls, unless memory or tags are to be
         // served.
         if !self.local.poll.is_empty() && (!self.status.watchdog_polls || self.is_serving_others()) {
-            let found = self.receive_local();
+            let found = self.receive_local(now);
             let due = self.local.poll.is_device_due(found, self.status.has_links);
             if !due && self.port.loopback_frames == 0 {
                 return found;
@@ -284,6 +284,7 @@ impl Lane {
         if self.local.poll.asleep {
             return;
         }
+        self.local.poll.find_new();
         let mut i = 0;
         while let Some(rank) = self.local.poll.at(i) {
             i += 1;
