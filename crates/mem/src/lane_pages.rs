@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use crate::segment::Lines;
+use crate::segment::{Lines, Word};
 use crate::sync::{self, Mutex, Ordering, fence};
 use crate::{Barrier, Segment};
 
@@ -69,13 +69,13 @@ impl LanePages {
     /// line is written.
     pub fn announce_sleep(&self) {
         let word = &self.sleep_lines.get(0)[0];
-        word.store((word.load(Ordering::Relaxed) + 1) | 1, Ordering::Relaxed);
+        word.store(word.load(Ordering::Relaxed).wrapping_add(1) | 1, Ordering::Relaxed);
     }
 
     /// Announces that the lane is awake.
     pub fn announce_wake(&self) {
         let word = &self.sleep_lines.get(0)[0];
-        word.store((word.load(Ordering::Relaxed) + 1) & !1, Ordering::Relaxed);
+        word.store(word.load(Ordering::Relaxed).wrapping_add(1) & !1, Ordering::Relaxed);
     }
 
     /// Returns 64 bits: those of the rings from number `64 * index` on.
@@ -162,11 +162,10 @@ impl Drop for RingNumber {
 /// The pages of a peer's lane, as one that sends to it sees them.
 #[derive(Debug)]
 pub struct PeerPages {
-    sleep: Lines,
-    bits: Lines,
-    /// The line, the word and the mask of the ring's bit.
-    line: u64,
-    word: usize,
+    /// The word in which the lane says whether it sleeps.
+    sleep: Word,
+    /// The word of the ring's bit, and the bit.
+    bits: Word,
     mask: u64,
     /// The count for which this side rang last.
     rung_for: u64,
@@ -189,14 +188,7 @@ impl PeerPages {
 
     fn over(sleep: &sync::Arc<Segment>, bits: &sync::Arc<Segment>, number: u32) -> PeerPages {
         let (index, mask) = place(number);
-        PeerPages {
-            sleep: Lines::new(sleep, 0, LINES),
-            bits: Lines::new(bits, 0, LINES),
-            line: index as u64 / 8,
-            word: index % 8,
-            mask,
-            rung_for: 0,
-        }
+        PeerPages { sleep: Word::new(sleep, 0), bits: Word::new(bits, 8 * index), mask, rung_for: 0 }
     }
 
     /// After a frame was pushed: sees to it that the peer's lane polls the ring. Returns whether the lane
@@ -204,7 +196,7 @@ impl PeerPages {
     #[inline(always)]
     pub fn announce_frames(&mut self, barrier: Barrier) -> bool {
         barrier.light();
-        if self.bits.get(self.line)[self.word & 7].load(Ordering::Relaxed) & self.mask == 0 {
+        if self.bits.get().load(Ordering::Relaxed) & self.mask == 0 {
             self.set_bit();
         }
         self.is_to_be_rung()
@@ -212,7 +204,7 @@ impl PeerPages {
 
     #[cold]
     fn set_bit(&self) {
-        self.bits.get(self.line)[self.word & 7].fetch_or(self.mask, Ordering::SeqCst);
+        self.bits.get().fetch_or(self.mask, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
@@ -226,8 +218,13 @@ impl PeerPages {
 
     #[inline(always)]
     fn is_to_be_rung(&mut self) -> bool {
-        let count = self.sleep.get(0)[0].load(Ordering::Relaxed);
-        count & 1 != 0 && std::mem::replace(&mut self.rung_for, count) != count
+        let count = self.sleep.get().load(Ordering::Relaxed);
+        count & 1 != 0 && self.is_new_sleep(count)
+    }
+
+    #[cold]
+    fn is_new_sleep(&mut self, count: u64) -> bool {
+        std::mem::replace(&mut self.rung_for, count) != count
     }
 }
 

@@ -2,9 +2,9 @@
 //! it mapped may change it at any time, so its contents are copied once and then checked (S-2).
 
 #[cfg(loom)]
-pub use modelled::{Lines, Segment};
+pub use modelled::{Lines, Segment, Word};
 #[cfg(not(loom))]
-pub use real::{Lines, Segment};
+pub use real::{Lines, Segment, Word};
 
 /// The words of a cache line.
 pub(crate) type Line = [crate::sync::AtomicU64; 8];
@@ -330,6 +330,37 @@ mod real {
         }
     }
 
+    /// A word of a segment. Its bounds are checked once.
+    #[derive(Debug)]
+    pub struct Word {
+        at: NonNull<AtomicU64>,
+        /// Keeps the word mapped.
+        _segment: Arc<Segment>,
+    }
+
+    // SAFETY: as for the segment; the word is accessed only as an atomic.
+    unsafe impl Send for Word {}
+    // SAFETY: as above.
+    unsafe impl Sync for Word {}
+
+    impl Word {
+        /// Refers to the word at a byte offset.
+        ///
+        /// # Panics
+        /// If the offset is not aligned, or not within the segment.
+        pub fn new(segment: &Arc<Segment>, at: usize) -> Word {
+            Word { at: NonNull::from(segment.word(at)), _segment: segment.clone() }
+        }
+
+        /// Returns the word.
+        #[inline(always)]
+        pub fn get(&self) -> &AtomicU64 {
+            // SAFETY: `new` checked that it is aligned and within the mapping, which lives as long as self;
+            // other processes may write an atomic at any time.
+            unsafe { self.at.as_ref() }
+        }
+    }
+
     impl Drop for Segment {
         fn drop(&mut self) {
             // SAFETY: the range is the mapping made in `map`, and nothing borrowed from self is left.
@@ -408,6 +439,24 @@ mod modelled {
         pub fn prefetch(&self, _: u64) {}
 
         pub fn prefetch_for_write(&self, _: u64) {}
+    }
+
+    /// The same for loom.
+    #[derive(Debug)]
+    pub struct Word {
+        segment: Arc<Segment>,
+        at: usize,
+    }
+
+    impl Word {
+        pub fn new(segment: &Arc<Segment>, at: usize) -> Word {
+            assert!(at < segment.len());
+            Word { segment: segment.clone(), at }
+        }
+
+        pub fn get(&self) -> &AtomicU64 {
+            self.segment.word(self.at)
+        }
     }
 }
 

@@ -38,7 +38,7 @@ pub fn check(args: &RunArgs, n: usize) -> Result<()> {
     let needed = launcher_needs(args, n).max(rank_needs(n, shares_memory(args)));
     raise(needed).or_else(|hard| {
         bail!(
-            "{n} processes need up to {needed} open files each, and {hard} are allowed\ngive a smaller -n{}, or raise the limit: ulimit -Hn {needed}",
+            "{n} processes need up to {needed} open files each, and {hard} are allowed (RLIMIT_NOFILE)\ngive a smaller -n{}, or raise the limit: ulimit -Hn {needed}",
             if shares_memory(args) { " or --device udp" } else { "" }
         )
     })
@@ -48,7 +48,7 @@ pub fn check(args: &RunArgs, n: usize) -> Result<()> {
 pub fn check_ranks(n: usize) -> Result<()> {
     let needed = rank_needs(n, true);
     raise(needed).or_else(|hard| {
-        bail!("{n} processes need up to {needed} open files each, and {hard} are allowed\nraise the limit: ulimit -Hn {needed}")
+        bail!("{n} processes need up to {needed} open files each, and {hard} are allowed (RLIMIT_NOFILE)\nraise the limit: ulimit -Hn {needed}")
     })
 }
 

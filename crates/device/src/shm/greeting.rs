@@ -130,7 +130,7 @@ impl From<Refusal> for io::Error {
     fn from(refusal: Refusal) -> io::Error {
         let why = match refusal {
             Refusal::Descriptors => {
-                "the peer has no descriptors left; raise its limit, for example: ulimit -n 1024"
+                "the peer has no descriptors left (RLIMIT_NOFILE); raise its limit, for example: ulimit -n 1024"
             }
             Refusal::Memory => {
                 "the peer has no memory or address space left; raise its limits (ulimit -v, ulimit -m), or \

@@ -127,12 +127,12 @@ impl Channel {
         }
     }
 
-    /// Publishes what was taken. Returns how many frames were taken so far, and whether nothing more is to be
-    /// done: there are no frames, and nobody waits for anything of the peer.
-    pub(crate) fn retire(&mut self) -> (u64, bool) {
+    /// Publishes what was taken. Returns the low bits of the number of frames taken so far, and whether nothing
+    /// more is to be done: there are no frames, and nobody waits for anything of the peer.
+    pub(crate) fn retire(&mut self) -> (u32, bool) {
         self.shm_mut().map_or((0, false), |shm| {
             shm.publish();
-            (shm.taken(), shm.is_idle())
+            (shm.taken() as u32, shm.is_idle())
         })
     }
 

@@ -79,15 +79,24 @@ impl Lane {
         found
     }
 
+    /// Polls the rings that were busy lately, and then looks for others with frames.
     #[inline]
     fn find_frames(&mut self, limit: usize, batch: &mut FrameBatch) -> FastPoll {
-        self.local.poll.find_new();
+        let found = self.find_active(limit, batch);
+        if found == FastPoll::Empty && self.local.poll.find_new() {
+            return self.find_active(limit, batch);
+        }
+        found
+    }
+
+    fn find_active(&mut self, limit: usize, batch: &mut FrameBatch) -> FastPoll {
         let count = self.local.poll.len();
-        for i in 0..count {
-            // The peer that was found last is polled last.
-            let place = self.local.poll.place(i);
-            let Some(rank) = self.local.poll.at(place) else { break };
-            let peer = self.peers.member_mut(rank);
+        // The peer that was found last is polled last.
+        let mut place = self.local.poll.first();
+        for _ in 0..count {
+            let Some(peer) = self.local.poll.peer_at(place).and_then(|at| self.peers.at_place(at)) else {
+                break;
+            };
             let (small, more) = peer.channel.pop_inline(&mut batch.inline, limit);
             if small > 0 {
                 (batch.small, batch.long) = (small, None);
@@ -99,6 +108,7 @@ impl Lane {
             if more {
                 return self.find_long(place, batch);
             }
+            place = self.local.poll.after(place);
         }
         self.found_nothing()
     }
@@ -169,11 +179,12 @@ impl Lane {
         found
     }
 
-    /// Checks the rings that are not polled. Returns whether one of them has frames.
+    /// Checks the rings that are not polled. Returns whether one of them has frames, or this side waits for
+    /// something of its peer.
     #[cold]
     fn sweep(&mut self, now: Nanos) -> bool {
         let Lane { local, peers, .. } = self;
-        local.poll.sweep(now, |rank| peers.member(rank).channel.has_frames())
+        local.poll.sweep(now, |rank| !peers.member(rank).channel.is_idle())
     }
 
     /// Polls the rings no more that have been idle for a while.
@@ -208,9 +219,11 @@ impl Lane {
         let (mut count, mut bytes) = (0, 0);
         let limit = self.config.link.credit_slots as usize;
         self.local.poll.next_turn();
-        for i in 0..self.local.poll.len() {
+        let mut place = self.local.poll.first();
+        for _ in 0..self.local.poll.len() {
             // What peers send may end their channels.
-            let Some(rank) = self.local.poll.at(self.local.poll.place(i)) else { continue };
+            let Some(rank) = self.local.poll.at(place) else { break };
+            place = self.local.poll.after(place);
             let (peer, port) = self.channel(rank);
             if peer.channel.note_new_room(port) {
                 self.local.poll.poll_slowly_soon();
@@ -512,7 +525,8 @@ impl Lane {
         peer.channel.link.peering.stop_connecting();
         peer.reset_channel(port);
         let numbers = ChannelNumbers { ours: epoch as u32, theirs: greeting.epoch as u32 };
-        self.local.poll.add(rank, shm.number());
+        let place = self.peers.place(rank) as u16;
+        self.local.poll.add((rank, place), shm.number());
         let peer = self.peers.member_mut(rank);
         peer.channel.establish_shm(ShmChannel::new(shm, greeting.window, numbers));
         peer.local.refused = None;

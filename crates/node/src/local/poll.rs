@@ -11,7 +11,9 @@ use crate::Rank;
 const DEVICE_EVERY: u32 = 64;
 /// Polls of the fast path before everything else has its turn.
 const FAST_POLLS: u32 = 256;
-/// The same while a message waits for its receiver's window.
+/// Fast polls before one that looks for rings that are not polled yet, though others have frames.
+const NEW_EVERY: u32 = 16;
+/// Fast polls while a message waits for its receiver's window.
 const FEW_FAST_POLLS: u32 = 8;
 /// Finds in close succession that make a burst.
 const BURST: u32 = 8;
@@ -27,16 +29,24 @@ const FEW_RINGS: usize = 8;
 /// All rings are checked at least so often, in case that a peer has cleared bits of others (S-40).
 const SWEEP_NS: Nanos = 10_000_000;
 
+/// In place of the number of vain polls: not all rings were checked before the last sleep, and nothing was found
+/// since it ended.
+const UNCHECKED: u32 = u32::MAX;
+
 /// A ring that is polled.
 #[derive(Clone, Copy, Debug)]
 struct ActiveRing {
     rank: Rank,
     number: u32,
-    /// Frames taken when the ring was last found busy.
-    taken: u64,
+    /// Frames taken when the ring was last found busy: the low bits, so that a ring takes 16 bytes here.
+    taken: u32,
+    /// The place of the peer in the table of peers.
+    peer: u16,
     /// Its bit was cleared; it is polled no more if it is still idle after the barrier.
     leaving: bool,
 }
+
+const _: () = assert!(size_of::<ActiveRing>() == 16);
 
 /// The polling state of a lane's rings.
 #[derive(Debug, Default)]
@@ -47,8 +57,8 @@ pub(crate) struct ShmPoll {
     peers: Vec<Rank>,
     /// Rings that are polled: those whose bits were seen, and that have not been idle for long.
     active: Vec<ActiveRing>,
-    /// The peers by the numbers of their rings.
-    owners: Vec<Option<Rank>>,
+    /// The peers by the numbers of their rings, and their places in the table of peers.
+    owners: Vec<Option<(Rank, u16)>>,
     /// The bits that were seen, 64 rings in each word.
     known: Vec<u64>,
     /// The place in `active` that is polled first.
@@ -59,7 +69,8 @@ pub(crate) struct ShmPoll {
     budget: u32,
     /// Whole polls until idle rings are searched for.
     until_retire: u32,
-    /// Finds in close succession, and vain polls since the last one.
+    /// Finds in close succession, and vain polls since the last one; [`UNCHECKED`] after a sleep before which
+    /// not all rings were checked.
     burst: u32,
     vain: u32,
     /// Peers have been told that this node sleeps.
@@ -70,8 +81,6 @@ pub(crate) struct ShmPoll {
     swept: Nanos,
     /// All rings were checked after this sleep was announced: whoever sends from then on rings.
     checked: bool,
-    /// The last sleep was not such a one, and nothing was found since it ended.
-    unchecked_before: bool,
 }
 
 impl ShmPoll {
@@ -98,8 +107,9 @@ impl ShmPoll {
         &self.peers
     }
 
-    /// Memory is shared with a peer, whose ring has a number on this lane's pages.
-    pub(crate) fn add(&mut self, rank: Rank, number: &RingNumber) {
+    /// Memory is shared with a peer, who has a place in the table of peers, and whose ring has a number on this
+    /// lane's pages.
+    pub(crate) fn add(&mut self, (rank, peer): (Rank, u16), number: &RingNumber) {
         let (at, number) = (number.get() as usize, number);
         self.pages.get_or_insert_with(|| number.pages().clone());
         self.peers.push(rank);
@@ -107,7 +117,7 @@ impl ShmPoll {
             self.owners.resize(at + 1, None);
             self.known.resize(at / 64 + 1, 0);
         }
-        self.owners[at] = Some(rank);
+        self.owners[at] = Some((rank, peer));
         // Its bit may have been seen, and ignored, before it was known whose it is.
         self.known[at / 64] &= !(1 << (at % 64));
         self.activate(number.get());
@@ -117,7 +127,7 @@ impl ShmPoll {
         self.peers.retain(|peer| *peer != rank);
         self.active.retain(|ring| ring.rank != rank);
         for (number, owner) in self.owners.iter_mut().enumerate() {
-            if owner.take_if(|owner| *owner == rank).is_some() {
+            if owner.take_if(|(owner, _)| *owner == rank).is_some() {
                 // Its bit may stay set: it is ignored until another peer has the number.
                 self.known[number / 64] |= 1 << (number % 64);
             }
@@ -138,12 +148,13 @@ impl ShmPoll {
         self.known.iter().enumerate().any(|(index, known)| pages.bits(index) & !known != 0)
     }
 
-    /// Polls the rings that [`ShmPoll::has_new`] found from now on.
-    #[inline(always)]
-    pub(crate) fn find_new(&mut self) {
-        if self.has_new() {
+    /// Polls the rings that [`ShmPoll::has_new`] found from now on. Returns whether there were any.
+    pub(crate) fn find_new(&mut self) -> bool {
+        let new = self.has_new();
+        if new {
             self.activate_new();
         }
+        new
     }
 
     #[cold]
@@ -166,19 +177,19 @@ impl ShmPoll {
             return;
         }
         self.known[index] |= mask;
-        if let Some(rank) = self.owners.get(at).copied().flatten() {
-            self.active.push(ActiveRing { rank, number, taken: u64::MAX, leaving: false });
+        if let Some((rank, peer)) = self.owners.get(at).copied().flatten() {
+            self.active.push(ActiveRing { rank, number, taken: u32::MAX, peer, leaving: false });
         }
     }
 
-    /// Polls the rings of peers that have frames, although no bit says so, from now on. Returns whether there
-    /// are any.
-    pub(crate) fn sweep(&mut self, now: Nanos, has_frames: impl Fn(Rank) -> bool) -> bool {
+    /// Polls the rings of peers that are busy, although no bit says so, from now on. Returns whether there are
+    /// any.
+    pub(crate) fn sweep(&mut self, now: Nanos, is_busy: impl Fn(Rank) -> bool) -> bool {
         self.swept = now;
         let mut found = false;
         for number in 0..self.owners.len() {
             let known = self.known[number / 64] >> (number % 64) & 1 != 0;
-            if !known && self.owners[number].is_some_and(&has_frames) {
+            if !known && self.owners[number].is_some_and(|(rank, _)| is_busy(rank)) {
                 self.activate(number as u32);
                 found = true;
             }
@@ -189,7 +200,7 @@ impl ShmPoll {
     /// Whether all rings are to be checked before a sleep: there are few, it was not done for a while, or
     /// nothing came during a sleep before which it was not done.
     pub(crate) fn is_sweep_due(&self, now: Nanos) -> bool {
-        self.peers.len() <= FEW_RINGS || self.unchecked_before || now >= self.swept + SWEEP_NS
+        self.peers.len() <= FEW_RINGS || self.vain == UNCHECKED || now >= self.swept + SWEEP_NS
     }
 
     /// All rings were checked after the sleep was announced.
@@ -238,7 +249,7 @@ impl ShmPoll {
     /// Clears the bits of rings that are idle, and were when this was last called; `taken` tells the frames
     /// taken from a ring that is idle now. Then a barrier, and [`ShmPoll::end_retire`]. Returns how many
     /// there are.
-    pub(crate) fn begin_retire(&mut self, mut taken: impl FnMut(Rank) -> (u64, bool)) -> usize {
+    pub(crate) fn begin_retire(&mut self, mut taken: impl FnMut(Rank) -> (u32, bool)) -> usize {
         let Some(pages) = &self.pages else { return 0 };
         let mut leaving = 0;
         for ring in &mut self.active {
@@ -283,20 +294,26 @@ impl ShmPoll {
     pub(crate) fn announce_wake(&mut self) {
         if let Some(pages) = self.pages.as_ref().filter(|_| self.asleep) {
             pages.announce_wake();
-            self.unchecked_before = !self.checked;
+            if !self.checked {
+                self.vain = UNCHECKED;
+            }
         }
         self.asleep = false;
     }
 
     // Turns.
 
-    /// The place of the ring that is polled after `i` others.
+    /// The place of the ring that is polled first.
     #[inline(always)]
-    pub(crate) fn place(&self, i: usize) -> usize {
-        let count = self.active.len();
+    pub(crate) fn first(&self) -> usize {
         // The turn may be one past the last, and peers may have gone since.
-        let first = if self.turn < count { self.turn } else { 0 };
-        if first + i < count { first + i } else { (first + i).saturating_sub(count) }
+        if self.turn < self.active.len() { self.turn } else { 0 }
+    }
+
+    /// The place of the ring that is polled after the one at `place`.
+    #[inline(always)]
+    pub(crate) fn after(&self, place: usize) -> usize {
+        if place + 1 < self.active.len() { place + 1 } else { 0 }
     }
 
     /// The peer at a place; peers may have gone since the place was worked out.
@@ -305,23 +322,28 @@ impl ShmPoll {
         self.active.get(place).map(|ring| ring.rank)
     }
 
+    /// The place of that peer in the table of peers.
+    #[inline(always)]
+    pub(crate) fn peer_at(&self, place: usize) -> Option<usize> {
+        self.active.get(place).map(|ring| usize::from(ring.peer))
+    }
+
     /// The peer at `place` was found last, and is polled last.
     #[inline]
     pub(crate) fn found_at(&mut self, place: usize) {
         self.turn = place + 1;
-        self.note_found();
     }
 
     /// Something was found.
     #[inline]
     pub(crate) fn note_found(&mut self) {
-        self.unchecked_before = false;
+        self.vain = self.vain.min(UNCHECKED - 1);
     }
 
     /// The next peer is polled first.
     #[inline]
     pub(crate) fn next_turn(&mut self) {
-        self.turn = self.place(1);
+        self.turn = self.after(self.first());
     }
 
     /// Whether the fast path may poll. If not, everything else has its turn first.
@@ -332,6 +354,9 @@ impl ShmPoll {
             return false;
         }
         self.budget -= 1;
+        if self.budget.is_multiple_of(NEW_EVERY) {
+            self.find_new();
+        }
         true
     }
 
@@ -400,9 +425,11 @@ mod tests {
     fn turns_are_fair() {
         let (mut poll, pages) = (ShmPoll::default(), LanePages::create().unwrap());
         let numbers = [5, 6, 7].map(|rank| (rank, pages.take_number().unwrap()));
-        numbers.iter().for_each(|(rank, number)| poll.add(*rank, number));
-        let round =
-            |poll: &ShmPoll| (0..poll.len()).filter_map(|i| poll.at(poll.place(i))).collect::<Vec<_>>();
+        numbers.iter().for_each(|(rank, number)| poll.add((*rank, 0), number));
+        let round = |poll: &ShmPoll| {
+            let places = std::iter::successors(Some(poll.first()), |place| Some(poll.after(*place)));
+            places.take(poll.len()).filter_map(|place| poll.at(place)).collect::<Vec<_>>()
+        };
         assert_eq!(round(&poll), [5, 6, 7]);
         poll.found_at(0);
         assert_eq!(round(&poll), [6, 7, 5]);
@@ -423,7 +450,7 @@ mod tests {
         const RINGS: u32 = 200;
         let (mut poll, pages) = (ShmPoll::default(), LanePages::create().unwrap());
         let numbers: Vec<_> = (0..RINGS).map(|_| pages.take_number().unwrap()).collect();
-        (0..RINGS).for_each(|rank| poll.add(rank, &numbers[rank as usize]));
+        (0..RINGS).for_each(|rank| poll.add((rank, 0), &numbers[rank as usize]));
         assert_eq!((poll.len(), poll.has_new()), (RINGS as usize, false));
         // The first search notes what was taken, the second one finds them idle; rank 9 is busy.
         for round in 0..2 {
@@ -449,7 +476,7 @@ mod tests {
         pages.set(130);
         poll.find_new();
         assert_eq!((poll.len(), poll.has_new()), (3, false));
-        poll.add(130, &numbers[130]);
+        poll.add((130, 0), &numbers[130]);
         assert_eq!((poll.len(), poll.has_new()), (4, false));
     }
 
@@ -457,7 +484,7 @@ mod tests {
     #[test]
     fn the_fast_path_yields() {
         let mut poll = ShmPoll::default();
-        poll.add(1, &LanePages::create().unwrap().take_number().unwrap());
+        poll.add((1, 0), &LanePages::create().unwrap().take_number().unwrap());
         assert!(!poll.may_poll_fast(false), "the first poll is a whole one");
         assert_eq!((0..).take_while(|_| poll.may_poll_fast(false)).count(), FAST_POLLS as usize);
         assert!(!poll.may_poll_fast(true));

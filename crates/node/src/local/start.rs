@@ -2,8 +2,6 @@
 
 use std::io;
 
-use rustix::io::Errno;
-use rustix::process::{Resource, getrlimit};
 use tautline_link::Nanos;
 
 use super::discovery::{Discovery, LISTEN_AGAIN, reached};
@@ -65,15 +63,5 @@ pub(crate) fn unavailable(job: &Job, error: &io::Error) -> (PassedOver, bool) {
 
 /// Why no memory is shared with a process on this host.
 pub(crate) fn explain(error: &io::Error) -> String {
-    let limit = getrlimit(Resource::Nofile).current;
-    let said = match (error.raw_os_error().map(Errno::from_raw_os_error), limit) {
-        (Some(Errno::MFILE), Some(limit)) => {
-            format!(
-                "{error}: this process may have {limit} open; raise the limit, for example: ulimit -n {}",
-                (4 * limit).max(256)
-            )
-        }
-        _ => error.to_string(),
-    };
-    format!("on this host, and no memory can be shared: {said}")
+    format!("on this host, and no memory can be shared: {}", crate::error::explain(error))
 }
