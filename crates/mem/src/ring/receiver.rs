@@ -159,7 +159,7 @@ impl Receiver {
     }
 
     /// Checks the length of a frame that takes bytes: it must not reach beyond the end of the ring of bytes.
-    #[inline]
+    #[inline(never)]
     fn peek_long(&mut self, len: u32) -> Result<Option<Peeked>, Corrupt> {
         let (len, wrapped) = ((len & !WRAPPED) as usize, len & WRAPPED != 0);
         let shape = &self.memory.shape;

@@ -10,7 +10,7 @@ use super::frames::{FastPoll, FrameBatch};
 use super::inbox::Place;
 use crate::channel::{ChannelNumbers, NextFrame, ShmChannel};
 use crate::local::{Dialled, Hello, IncomingDial, LocalPeers, explain};
-use crate::{Address, Down, Event, PeerId, PeerState, Rank};
+use crate::{Address, Down, Event, PeerState, Rank};
 
 /// Polls of shared memory for each read of the clock.
 const SPINS: u32 = 64;
@@ -28,7 +28,7 @@ impl Lane {
     #[inline(always)]
     pub(crate) fn has_local_frames(&self) -> bool {
         let poll = &self.local.poll;
-        poll.has_new() || poll.active().any(|rank| self.peers.member(rank).channel.has_frames())
+        poll.active().any(|rank| self.peers.member(rank).channel.has_frames()) || poll.has_new()
     }
 
     /// Whether a local peer has made room, or granted a window, that a sender waits for: [`Lane::receive`]
@@ -79,38 +79,50 @@ impl Lane {
         found
     }
 
-    /// Polls the rings that were busy lately, and then looks for others with frames.
+    /// Polls the rings that were busy lately, and then looks for others with frames. The peer that was found last
+    /// is polled last. The first ring is polled here, outside of any loop: mostly there is no other.
     #[inline]
     fn find_frames(&mut self, limit: usize, batch: &mut FrameBatch) -> FastPoll {
-        let found = self.find_active(limit, batch);
-        if found == FastPoll::Empty && self.local.poll.find_new() {
-            return self.find_active(limit, batch);
+        let first = self.local.poll.first();
+        match self.poll_ring(first, limit, batch) {
+            FastPoll::Empty => self.find_others(first, limit, batch),
+            found => found,
         }
-        found
     }
 
-    fn find_active(&mut self, limit: usize, batch: &mut FrameBatch) -> FastPoll {
-        let count = self.local.poll.len();
-        // The peer that was found last is polled last.
-        let mut place = self.local.poll.first();
-        for _ in 0..count {
-            let Some(peer) = self.local.poll.peer_at(place).and_then(|at| self.peers.at_place(at)) else {
-                break;
-            };
-            let (small, more) = peer.channel.pop_inline(&mut batch.inline, limit);
-            if small > 0 {
-                (batch.small, batch.long) = (small, None);
-                batch.from = peer.id();
-                batch.more = more || count > 1;
-                self.local.poll.found_at(place);
-                return FastPoll::Frames;
+    #[inline(never)]
+    fn find_others(&mut self, first: usize, limit: usize, batch: &mut FrameBatch) -> FastPoll {
+        let (mut place, mut others) = (first, self.local.poll.len().saturating_sub(1));
+        loop {
+            for _ in 0..others {
+                place = self.local.poll.after(place);
+                let found = self.poll_ring(place, limit, batch);
+                if found != FastPoll::Empty {
+                    return found;
+                }
             }
-            if more {
-                return self.find_long(place, batch);
+            if !self.local.poll.find_new() {
+                return self.found_nothing();
             }
-            place = self.local.poll.after(place);
+            others = self.local.poll.len();
         }
-        self.found_nothing()
+    }
+
+    /// Takes frames out of the ring at a place.
+    #[inline(always)]
+    fn poll_ring(&mut self, place: usize, limit: usize, batch: &mut FrameBatch) -> FastPoll {
+        let Some(peer) = self.local.poll.peer_at(place).and_then(|at| self.peers.at_place(at)) else {
+            return FastPoll::Empty;
+        };
+        let (small, more) = peer.channel.pop_inline(&mut batch.inline, limit);
+        if small > 0 {
+            (batch.small, batch.long) = (small, None);
+            batch.from = peer.id();
+            batch.more = more || self.local.poll.len() > 1;
+            self.local.poll.found_at(place);
+            return FastPoll::Frames;
+        }
+        if more { self.find_long(place, batch) } else { FastPoll::Empty }
     }
 
     /// The next frame of a peer is no small message: it may be a longer one, or a memory record.
@@ -138,31 +150,6 @@ impl Lane {
     #[inline]
     fn found_nothing(&self) -> FastPoll {
         if self.local.poll.is_empty() || self.has_events() { FastPoll::SlowPath } else { FastPoll::Empty }
-    }
-
-    /// Delivers the frames of a batch but for the first `handled` as any other slot, before whatever has been
-    /// taken since.
-    #[cold]
-    pub(crate) fn put_back(&mut self, batch: &FrameBatch, handled: usize) {
-        self.port.activity += 1;
-        let is_control = |frame: &&[u8]| frame.first().is_some_and(|first| record::is_control(*first));
-        for control in batch.frames().skip(handled).filter(is_control) {
-            if self.add_pending(batch.from) {
-                self.handle_control(batch.from.rank, control);
-            }
-        }
-        let count = batch.frames().count() - handled;
-        for frame in batch.frames().rev().take(count).filter(|frame| !is_control(frame)) {
-            // If the peer is gone by now, what it sent whole still counts (S-6).
-            self.add_pending(batch.from);
-            self.inbox.push_front(batch.from, frame);
-        }
-    }
-
-    /// A frame that was taken out counts as pending; false if its peer is gone.
-    fn add_pending(&mut self, from: PeerId) -> bool {
-        let peer = self.peers.member_mut(from.rank);
-        peer.incarnation == from.incarnation && peer.channel.add_pending()
     }
 
     /// Takes what local peers have sent, as much as a batch holds. Returns how many frames.

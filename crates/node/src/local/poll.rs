@@ -59,7 +59,7 @@ pub(crate) struct ShmPoll {
     active: Vec<ActiveRing>,
     /// The peers by the numbers of their rings, and their places in the table of peers.
     owners: Vec<Option<(Rank, u16)>>,
-    /// The bits that were seen, 64 rings in each word.
+    /// The bits that were seen, or are ignored because no peer has the number: 64 rings in each word.
     known: Vec<u64>,
     /// The place in `active` that is polled first.
     turn: usize,
@@ -67,6 +67,8 @@ pub(crate) struct ShmPoll {
     until_device: u32,
     /// Fast polls until everything else has its turn.
     budget: u32,
+    /// Polls for memory records in a row that found some.
+    finds: u32,
     /// Whole polls until idle rings are searched for.
     until_retire: u32,
     /// Finds in close succession, and vain polls since the last one; [`UNCHECKED`] after a sleep before which
@@ -115,10 +117,10 @@ impl ShmPoll {
         self.peers.push(rank);
         if self.owners.len() <= at {
             self.owners.resize(at + 1, None);
-            self.known.resize(at / 64 + 1, 0);
+            self.known.resize(at / 64 + 1, u64::MAX);
         }
         self.owners[at] = Some((rank, peer));
-        // Its bit may have been seen, and ignored, before it was known whose it is.
+        // Its bit was ignored so far.
         self.known[at / 64] &= !(1 << (at % 64));
         self.activate(number.get());
     }
@@ -144,6 +146,13 @@ impl ShmPoll {
     /// Whether a ring has frames that is not polled.
     #[inline(always)]
     pub(crate) fn has_new(&self) -> bool {
+        let (Some(pages), [known, more @ ..]) = (&self.pages, &*self.known) else { return false };
+        pages.bits(0) & !known != 0 || !more.is_empty() && self.has_new_beyond()
+    }
+
+    /// The same of rings that are not among the first 64.
+    #[inline(never)]
+    fn has_new_beyond(&self) -> bool {
         let Some(pages) = &self.pages else { return false };
         self.known.iter().enumerate().any(|(index, known)| pages.bits(index) & !known != 0)
     }
@@ -155,6 +164,13 @@ impl ShmPoll {
             self.activate_new();
         }
         new
+    }
+
+    /// The same, unless rings that are polled had something, and this was done lately.
+    #[inline]
+    pub(crate) fn find_new_unless(&mut self, found: bool) -> bool {
+        self.finds = if found { self.finds.wrapping_add(1) } else { 0 };
+        self.finds.is_multiple_of(NEW_EVERY) && self.find_new()
     }
 
     #[cold]
@@ -473,7 +489,8 @@ mod tests {
         poll.remove(130);
         assert_eq!((poll.len(), poll.peers().len(), poll.has_new()), (3, RINGS as usize - 1, false));
         // Nobody has this ring any more, or nobody yet: its bit is ignored until somebody has it.
-        pages.set(130);
+        [130, RINGS].into_iter().for_each(|number| pages.set(number));
+        assert!(!poll.has_new());
         poll.find_new();
         assert_eq!((poll.len(), poll.has_new()), (3, false));
         poll.add((130, 0), &numbers[130]);
