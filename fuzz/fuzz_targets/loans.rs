@@ -25,6 +25,7 @@ fn segments() -> Vec<File> {
 }
 
 fuzz_target!(|data: &[u8]| {
+    tautline_device::shm::keep_descriptors();
     let kept: Rc<RefCell<Vec<Borrowed>>> = Rc::default();
     let build = |_| {
         let keep = kept.clone();

@@ -68,7 +68,7 @@ fn descriptors_of_a_whole_job_are_counted() {
         assert_eq!(refused.status.code(), Some(2), "{said}");
         let needed = said.split("ulimit -Hn ").nth(1).and_then(|rest| rest.split_whitespace().next());
         let needed: u64 = needed.unwrap_or_else(|| panic!("no advice: {said}")).parse().unwrap();
-        assert!(said.contains("20 are allowed"), "{said}");
+        assert!(said.contains("20 are allowed (RLIMIT_NOFILE)"), "{said}");
         assert_eq!(mesh(needed - 1, options).status.code(), Some(2), "{needed} with {options:?}");
         let out = mesh(needed, options);
         let said = [String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr)].concat();

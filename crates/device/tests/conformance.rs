@@ -8,7 +8,7 @@ use tautline_device::conformance::{DatagramOptions, Ends, channel_suite, datagra
 use tautline_device::fault::{Fault, Faults};
 use tautline_device::loopback::Loopback;
 use tautline_device::pcap::Pcap;
-use tautline_device::shm::{self, Dial, Greeting, Listener};
+use tautline_device::shm::{self, Contribution, Dial, Greeting, Listener};
 use tautline_device::trace::{Trace, lines};
 use tautline_device::udp::{Udp, UdpConfig};
 
@@ -104,16 +104,21 @@ fn shm_pair() -> Ends {
     let path = shm::listener_path(&place, 1, number);
     let listener = Listener::bind(&path).unwrap();
     let prove = |_: &[u8]| [5; 16];
-    let hello =
-        Greeting { from: 0, to: 1, epoch: 1, answers: 0, window: 1, asymmetric: true, pool: 0, beacon: 0 };
-    let dial = Dial::new(&path, || (hello.to_bytes(prove), None)).unwrap();
+    let greet = |from: u32| {
+        let (to, epoch, answers) = (1 - from, u64::from(from) + 1, u64::from(from));
+        let number = shm::LanePages::create().unwrap().take_number().unwrap();
+        let (window, pool, beacon, ring, asymmetric) = (1, 0, 0, number.get(), true);
+        let greeting = Greeting { from, to, epoch, answers, window, pool, beacon, ring, asymmetric };
+        (greeting, Contribution { pool: None, number })
+    };
+    let (hello, own) = greet(0);
+    let dial = Dial::new(&path, || Ok((hello.to_bytes(prove), own))).unwrap();
     let accepted = listener.accept(|error| shm::Refusal::of(error).to_bytes(prove));
     let shm::Accepted::Connection(incoming) = accepted else { panic!("no connection: {accepted:?}") };
     let (greeting, handover) = incoming.poll_greeting(prove).unwrap().expect("a greeting");
     assert_eq!(greeting, hello);
-    let answer =
-        Greeting { from: 1, to: 0, epoch: 2, answers: 1, window: 1, asymmetric: true, pool: 0, beacon: 0 };
-    let callee = incoming.accept(handover, &answer.to_bytes(prove), None, true).unwrap();
+    let (answer, own) = greet(1);
+    let callee = incoming.accept(handover, &answer.to_bytes(prove), own, true).unwrap();
     let (greeting, bell) = dial.poll_greeting(prove).unwrap().expect("an answer");
     assert_eq!(greeting, answer);
     let caller = dial.establish(bell, true);

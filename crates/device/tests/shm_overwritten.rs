@@ -4,7 +4,9 @@
 
 mod shm_pair;
 
+use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -12,7 +14,7 @@ use std::time::{Duration, Instant};
 use shm_pair::{TempDir, frame, pair};
 use tautline_device::Channel;
 use tautline_device::shm::{
-    InlineFrame, LINE_FRAME, LINE_WORDS, Listener, MAX_WINDOWS, PoppedLine, ReturnStatus, Shm,
+    self, InlineFrame, LINE_FRAME, LINE_WORDS, Listener, MAX_WINDOWS, PoppedLine, ReturnStatus, Shm,
 };
 use tautline_mem::Segment;
 
@@ -32,26 +34,75 @@ impl Random {
     }
 }
 
-/// Maps the segment of the only pair in this process once more.
-fn third_mapping() -> Segment {
+/// Opens the files of this process's shared memory that have a name.
+fn files(name: &str) -> Vec<File> {
     let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
-    let path = links
-        .map(|entry| entry.path())
-        .find(|path| {
-            std::fs::read_link(path).is_ok_and(|to| to.to_string_lossy().contains("memfd:tautline "))
-        })
-        .expect("the pair has a segment");
-    let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
+    let paths = links.map(|entry| entry.path()).filter(|path| {
+        std::fs::read_link(path).is_ok_and(|to| to.to_string_lossy().contains(&format!("memfd:{name} ")))
+    });
+    paths.map(|path| File::options().read(true).write(true).open(path).unwrap()).collect()
+}
+
+/// Maps a file of shared memory once more, as a peer that writes does.
+fn map(file: File) -> std::io::Result<Segment> {
     let len = file.metadata().unwrap().len() as usize;
-    Segment::attach(OwnedFd::from(file), len).unwrap()
+    Segment::attach(OwnedFd::from(file), len)
+}
+
+/// Maps the segment of the only pair in this process, and the pages of both lanes that peers can write: the
+/// other pages, and the memory that is lent, they can only read (S-37).
+fn third_mapping() -> Memory {
+    let segment = map(files("tautline").pop().expect("the pair has a segment")).unwrap();
+    let (bits, refused): (Vec<_>, Vec<_>) =
+        files("tautline-pages").into_iter().map(map).partition(Result::is_ok);
+    let loans = files("tautline-loans").into_iter().map(map).filter(Result::is_ok).count();
+    assert_eq!((bits.len(), refused.len(), loans), (2, 2, 0));
+    Memory { segment, bits: bits.into_iter().flatten().collect() }
+}
+
+/// The memory of a pair that a peer can write.
+struct Memory {
+    segment: Segment,
+    bits: Vec<Segment>,
+}
+
+/// Overwrites one place of what a peer can write.
+fn overwrite(memory: &Memory, random: &mut Random) {
+    if random.below(8) != 0 {
+        return overwrite_segment(&memory.segment, random);
+    }
+    // The first word has the bits of this pair; the others have none.
+    let word = memory.bits[random.below(2)].word(8 * [0, random.below(512)][random.below(2)]);
+    word.store([0, u64::MAX, random.next()][random.below(3)], Ordering::Relaxed);
+}
+
+/// Overwrites what a lane alone can write, as one does that is not correct: the pages on which it says whether
+/// it sleeps, and the memory that it lends. For a test of a single thread: the mappings stay where they are.
+fn overwrite_own(random: &mut Random) {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let is_own = |line: &&str| {
+        line.contains("rw-s") && (line.contains("tautline-pages") || line.contains("tautline-loans"))
+    };
+    let own: Vec<u64> = maps
+        .lines()
+        .filter(is_own)
+        .map(|line| u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap())
+        .collect();
+    assert!(own.len() >= 2 * 2 + 2, "two pages of each lane, and a pool of each side: {maps}");
+    let memory = File::options().write(true).open("/proc/self/mem").unwrap();
+    for _ in 0..4 {
+        let at = own[random.below(own.len())] + [0, random.below(4096 - 8)][random.below(2)] as u64;
+        let bytes = [0, 1, u64::MAX, random.next()][random.below(4)].to_le_bytes();
+        memory.write_all_at(&bytes, at).unwrap();
+    }
 }
 
 /// Bytes of the rings for returned loans, and of those for windows at the segment's end.
 const RETURNS: usize = 2 * (2048 + 64);
 const WINDOWS: usize = 2 * (1024 + 64);
 
-/// Overwrites one place: anywhere, or a critical one.
-fn overwrite(segment: &Segment, random: &mut Random) {
+/// Overwrites one place of the segment: anywhere, or a critical one.
+fn overwrite_segment(segment: &Segment, random: &mut Random) {
     // Two rings, and behind them the rings for returned loans and for windows.
     let rings = segment.len() - RETURNS - WINDOWS;
     let ring = random.below(2) * rings / 2;
@@ -180,8 +231,8 @@ struct Tally {
     windows: u64,
 }
 
-/// The segment in use; none while there is no pair.
-type Current = Mutex<Option<Segment>>;
+/// The memory in use; none while there is no pair.
+type Current = Mutex<Option<Memory>>;
 
 /// Uses pairs until `over`, a new one whenever one is corrupt or makes no progress.
 fn use_pairs(
@@ -190,6 +241,7 @@ fn use_pairs(
     mut before: impl FnMut(&mut Random),
     mut over: impl FnMut() -> bool,
 ) -> Tally {
+    shm::keep_descriptors();
     let dir = TempDir::new("overwritten");
     let listener = Listener::bind(&dir.listener_path()).unwrap();
     let (mut random, mut tally) = (Random(seed), Tally::default());
@@ -268,8 +320,8 @@ fn overwritten_concurrently() {
         let writer = scope.spawn(move || {
             let mut random = Random(seed(7));
             while count.load(Ordering::Relaxed) < wanted {
-                if let Some(segment) = &*current.lock().unwrap() {
-                    (0..16).for_each(|_| overwrite(segment, &mut random));
+                if let Some(memory) = &*current.lock().unwrap() {
+                    (0..16).for_each(|_| overwrite(memory, &mut random));
                     count.fetch_add(16, Ordering::Relaxed);
                 }
                 // Lets the pair make progress in between.
@@ -284,7 +336,8 @@ fn overwritten_concurrently() {
     tautline_skips::did(count.load(Ordering::Relaxed));
 }
 
-/// S-2: places are overwritten between the steps of the pair; reproducible by the seed.
+/// S-2: places are overwritten between the steps of the pair, also those that a peer cannot write; reproducible
+/// by the seed.
 #[test]
 fn overwritten_step_by_step() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -294,8 +347,11 @@ fn overwritten_step_by_step() {
     let step = |random: &mut Random| {
         // Often none, so that the rings make progress; sometimes many.
         let writes = [0, 0, 0, 1, 2, 40][random.below(6)];
-        if let Some(segment) = &*current.lock().unwrap() {
-            (0..writes).for_each(|_| overwrite(segment, random));
+        if let Some(memory) = &*current.lock().unwrap() {
+            (0..writes).for_each(|_| overwrite(memory, random));
+        }
+        if writes > 0 {
+            overwrite_own(random);
         }
         count.fetch_add(writes, Ordering::Relaxed);
     };

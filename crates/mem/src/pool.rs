@@ -64,7 +64,8 @@ pub const MAX_POOL: usize = 64 << 30;
 
 const LINE: usize = 64;
 const PAGE: usize = 4096;
-/// The bytes that are committed at a time.
+/// The bytes that are committed at a time: at first, and at most.
+const FIRST_STEP: usize = 64 << 10;
 const STEP: usize = 2 << 20;
 
 /// The seals that keep the memory from being removed under its readers, and from being written by them.
@@ -127,7 +128,7 @@ pub struct Pool {
     /// References to the mapping that extents gave up, for the next extents: a new one would take a locked
     /// instruction, which waits for all earlier stores.
     spare_refs: Vec<Arc<Map>>,
-    fd: OwnedFd,
+    fd: Option<OwnedFd>,
     /// Free ranges in order (start, length), adjacent ones joined: of loans, and of parts of messages.
     free: [Vec<(usize, usize)>; 2],
     /// The end of the memory that the kernel has allocated: of loans, and of parts of messages.
@@ -202,7 +203,7 @@ impl Pool {
         Ok(Pool {
             map: Arc::new(map),
             spare_refs: Vec::with_capacity(MAX_EXTENTS),
-            fd,
+            fd: Some(fd),
             free: [list(0, parts_at), list(parts_at, len)],
             committed: [0, parts_at],
             parts_at,
@@ -215,8 +216,30 @@ impl Pool {
     }
 
     /// Returns the descriptor, to be handed to the other process.
+    ///
+    /// # Panics
+    /// If it was closed.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.fd.as_ref().expect("the descriptor was closed").as_fd()
+    }
+
+    /// Closes the descriptor, where the kernel allocates memory without it (Linux 5.14). The memory lives as
+    /// long as it is mapped.
+    pub fn close_fd(&mut self) {
+        // Nothing is populated here: the kernel refuses what it does not know.
+        if self.populate(0, 0).is_ok() {
+            self.fd = None;
+        }
+    }
+
+    /// Allocates the pages of a range, and maps them.
+    fn populate(&self, from: usize, len: usize) -> rustix::io::Result<()> {
+        assert!(from <= self.map.len && len <= self.map.len - from);
+        // SAFETY: the range is within the mapping; its contents stay as they are.
+        unsafe {
+            let at = self.map.at.as_ptr().add(from).cast();
+            rustix::mm::madvise(at, len, Advice::LinuxPopulateWrite)
+        }
     }
 
     /// Returns the number of all bytes, free or not.
@@ -267,15 +290,18 @@ impl Pool {
         if end <= from {
             return Ok(());
         }
-        let last = [self.parts_at, self.map.len][list];
-        let end = end.next_multiple_of(STEP).min(last);
+        let (first, last) = ([0, self.parts_at][list], [self.parts_at, self.map.len][list]);
+        // As much again as there is, so that there are few steps, and little is taken for little.
+        let more = from + (from - first).clamp(FIRST_STEP, STEP);
+        let end = end.next_multiple_of(PAGE).max(more).min(last);
         let len = end - from;
-        rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), from as u64, len as u64)?;
-        // SAFETY: the range is within the mapping. This spares the writer page faults and changes nothing
-        // else; older kernels refuse it.
-        unsafe {
-            let at = self.map.at.as_ptr().add(from).cast();
-            let _ = rustix::mm::madvise(at, len, Advice::LinuxPopulateWrite);
+        match &self.fd {
+            Some(fd) => {
+                rustix::fs::fallocate(fd, FallocateFlags::empty(), from as u64, len as u64)?;
+                // This spares the writer page faults and changes nothing else; older kernels refuse it.
+                let _ = self.populate(from, len);
+            }
+            None => self.populate(from, len)?,
         }
         self.committed[list] = end;
         Ok(())

@@ -37,13 +37,14 @@ const END: u32 = u32::MAX;
 /// In place of a length: the line continues the frame before it.
 const CONTINUED: u32 = u32::MAX - 1;
 
+/// Beside a length: the rest of the frame begins at the start of the ring of bytes.
+const WRAPPED: u32 = 1 << 30;
+
 /// Lines by which the two sides tell each other their positions. The frames' lines follow, and then the
 /// bytes.
 const HEAD: usize = 4;
 /// The line in which the receiver publishes what it has consumed: lines, bytes.
 const CONSUMED: u64 = 0;
-/// The line in which the receiver says that it sleeps.
-const ASLEEP: u64 = 2;
 
 /// The other side wrote something that no correct peer writes; nothing in the segment can be trusted any more
 /// (S-2).
@@ -81,10 +82,25 @@ pub struct Shape {
     pub max_frame: usize,
 }
 
+/// The part of the ring of bytes that a sender uses at first.
+const FIRST_PART: usize = 16;
+
 impl Shape {
     /// Returns the bytes of a segment that a ring of this shape takes.
     pub const fn size(&self) -> usize {
         (HEAD + self.lines) * LINE + self.bytes
+    }
+
+    /// Returns the bytes of the ring of bytes that its sender uses until traffic needs more (S-35).
+    pub const fn first_bytes(&self) -> usize {
+        let first = self.bytes / FIRST_PART;
+        let longest = self.max_frame.next_power_of_two();
+        if first > longest { first } else { longest }
+    }
+
+    /// Returns the bytes of a segment that a ring of this shape uses until traffic needs more.
+    pub const fn first_size(&self) -> usize {
+        (HEAD + self.lines) * LINE + self.first_bytes()
     }
 
     /// Whether the numbers fit together.
@@ -119,6 +135,8 @@ struct RingMemory {
     shape: Shape,
     /// The low bits of a line's number that are its index; the others are its lap.
     bits: u32,
+    /// The receiver publishes its progress after so many bytes (S-12).
+    publish_bytes: u64,
 }
 
 impl RingMemory {
@@ -132,6 +150,7 @@ impl RingMemory {
             bytes: lines + shape.lines * LINE,
             shape,
             bits: shape.lines.trailing_zeros(),
+            publish_bytes: shape.first_bytes() as u64 / 2,
         }
     }
 
@@ -148,15 +167,11 @@ impl RingMemory {
         u64::from(self.stamp(number)) | u64::from(len) << 32
     }
 
-    /// Returns where in the ring of bytes the rest of a frame lies if the ring is used up to `at`: start and
-    /// end, counted as `at` is. It is never split.
+    /// Returns the bytes from `at` to the end of the ring of bytes.
     #[inline]
-    fn rest(&self, at: u64, len: usize) -> (u64, u64) {
-        let len = len.next_multiple_of(LINE) as u64;
+    fn left(&self, at: u64) -> u64 {
         let size = self.shape.bytes as u64;
-        let left = size - (at & (size - 1));
-        let start = if len <= left { at } else { at + left };
-        (start, start + len)
+        size - (at & (size - 1))
     }
 
     #[inline(always)]

@@ -2,9 +2,9 @@
 //! it mapped may change it at any time, so its contents are copied once and then checked (S-2).
 
 #[cfg(loom)]
-pub use modelled::{Lines, Segment};
+pub use modelled::{Lines, Segment, Word};
 #[cfg(not(loom))]
-pub use real::{Lines, Segment};
+pub use real::{Lines, Segment, Word};
 
 /// The words of a cache line.
 pub(crate) type Line = [crate::sync::AtomicU64; 8];
@@ -36,6 +36,7 @@ pub(crate) fn check_kind(fd: &std::os::fd::OwnedFd) -> std::io::Result<()> {
 
 #[cfg(not(loom))]
 mod real {
+    use std::ffi::CStr;
     use std::io;
     use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
     use std::ptr::NonNull;
@@ -52,7 +53,7 @@ mod real {
     pub struct Segment {
         at: NonNull<u8>,
         len: usize,
-        fd: OwnedFd,
+        fd: Option<OwnedFd>,
     }
 
     // SAFETY: the mapping is unmapped only by drop, and accessed only through atomics and raw copies, from
@@ -60,6 +61,8 @@ mod real {
     unsafe impl Send for Segment {}
     // SAFETY: as above; sharing it among threads adds nothing to sharing it among processes.
     unsafe impl Sync for Segment {}
+
+    const PAGE: usize = 4096;
 
     /// The seals that keep the memory from being removed under a process that has it mapped.
     const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
@@ -70,13 +73,46 @@ mod real {
             Segment::create_with(len, true)
         }
 
+        /// Creates a segment of zeros whose pages the kernel allocates when they are first touched, or by
+        /// [`Segment::populate`].
+        pub fn create_sparse(len: usize) -> io::Result<Segment> {
+            Segment::create_with(len, false)
+        }
+
+        /// Maps a segment as [`Segment::attach`] does, without touching its pages, and closes the descriptor.
+        pub fn attach_sparse(fd: OwnedFd, len: usize) -> io::Result<Segment> {
+            let mut segment = Segment::attach_with(fd, len, false)?;
+            segment.close_fd();
+            Ok(segment)
+        }
+
         /// Creates a segment; unless `populated`, the kernel allocates each page when it is first touched.
         pub(crate) fn create_with(len: usize, populated: bool) -> io::Result<Segment> {
-            super::check_file_size(len)?;
-            let fd = rustix::fs::memfd_create(c"tautline", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-            rustix::fs::ftruncate(&fd, len as u64)?;
+            let fd = Segment::create_file(len, c"tautline")?;
             rustix::fs::fcntl_add_seals(&fd, SEALS)?;
             Segment::map(fd, len, (ProtFlags::READ | ProtFlags::WRITE, populated))
+        }
+
+        /// Creates a segment that has another name.
+        pub(crate) fn create_named(len: usize, name: &CStr) -> io::Result<Segment> {
+            let fd = Segment::create_file(len, name)?;
+            rustix::fs::fcntl_add_seals(&fd, SEALS)?;
+            Segment::map(fd, len, (ProtFlags::READ | ProtFlags::WRITE, true))
+        }
+
+        /// Creates a segment that this process alone can write, by this mapping.
+        pub(crate) fn create_for_readers(len: usize, name: &CStr) -> io::Result<Segment> {
+            let fd = Segment::create_file(len, name)?;
+            let segment = Segment::map(fd, len, (ProtFlags::READ | ProtFlags::WRITE, true))?;
+            rustix::fs::fcntl_add_seals(segment.fd(), SEALS | SealFlags::FUTURE_WRITE)?;
+            Ok(segment)
+        }
+
+        fn create_file(len: usize, name: &CStr) -> io::Result<OwnedFd> {
+            super::check_file_size(len)?;
+            let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+            rustix::fs::ftruncate(&fd, len as u64)?;
+            Ok(fd)
         }
 
         /// Maps a segment that another process created.
@@ -122,12 +158,42 @@ mod real {
             // to it.
             unsafe { rustix::mm::madvise(at, len, Advice::LinuxDontFork)? };
             let at = NonNull::new(at.cast()).expect("a mapping is never at address zero");
-            Ok(Segment { at, len, fd })
+            Ok(Segment { at, len, fd: Some(fd) })
+        }
+
+        /// Allocates the pages of a range, and maps them: later accesses cause no page faults. Kernels before
+        /// 5.14 leave that to the accesses.
+        ///
+        /// # Errors
+        /// If there is no memory.
+        ///
+        /// # Panics
+        /// If the range is not within the segment.
+        pub fn populate(&self, at: usize, len: usize) -> io::Result<()> {
+            assert!(at <= self.len && len <= self.len - at);
+            let first = at & !(PAGE - 1);
+            let len = at + len - first;
+            // SAFETY: the range is within the mapping; its contents stay as they are.
+            let populated = unsafe {
+                rustix::mm::madvise(self.at.as_ptr().add(first).cast(), len, Advice::LinuxPopulateWrite)
+            };
+            match populated {
+                Err(rustix::io::Errno::INVAL) => Ok(()),
+                other => Ok(other?),
+            }
         }
 
         /// Returns the descriptor, to be handed to the other process.
+        ///
+        /// # Panics
+        /// If it was closed.
         pub fn fd(&self) -> BorrowedFd<'_> {
-            self.fd.as_fd()
+            self.fd.as_ref().expect("the descriptor was closed").as_fd()
+        }
+
+        /// Closes the descriptor. The memory lives as long as it is mapped.
+        pub fn close_fd(&mut self) {
+            self.fd = None;
         }
 
         /// Returns the address of the first byte.
@@ -264,6 +330,37 @@ mod real {
         }
     }
 
+    /// A word of a segment. Its bounds are checked once.
+    #[derive(Debug)]
+    pub struct Word {
+        at: NonNull<AtomicU64>,
+        /// Keeps the word mapped.
+        _segment: Arc<Segment>,
+    }
+
+    // SAFETY: as for the segment; the word is accessed only as an atomic.
+    unsafe impl Send for Word {}
+    // SAFETY: as above.
+    unsafe impl Sync for Word {}
+
+    impl Word {
+        /// Refers to the word at a byte offset.
+        ///
+        /// # Panics
+        /// If the offset is not aligned, or not within the segment.
+        pub fn new(segment: &Arc<Segment>, at: usize) -> Word {
+            Word { at: NonNull::from(segment.word(at)), _segment: segment.clone() }
+        }
+
+        /// Returns the word.
+        #[inline(always)]
+        pub fn get(&self) -> &AtomicU64 {
+            // SAFETY: `new` checked that it is aligned and within the mapping, which lives as long as self;
+            // other processes may write an atomic at any time.
+            unsafe { self.at.as_ref() }
+        }
+    }
+
     impl Drop for Segment {
         fn drop(&mut self) {
             // SAFETY: the range is the mapping made in `map`, and nothing borrowed from self is left.
@@ -299,6 +396,10 @@ mod modelled {
         }
 
         pub fn prefetch(&self, _: usize) {}
+
+        pub fn populate(&self, _: usize, _: usize) -> std::io::Result<()> {
+            Ok(())
+        }
 
         pub fn copy_in(&self, at: usize, bytes: &[u8]) {
             for (i, part) in bytes.chunks(8).enumerate() {
@@ -338,6 +439,24 @@ mod modelled {
         pub fn prefetch(&self, _: u64) {}
 
         pub fn prefetch_for_write(&self, _: u64) {}
+    }
+
+    /// The same for loom.
+    #[derive(Debug)]
+    pub struct Word {
+        segment: Arc<Segment>,
+        at: usize,
+    }
+
+    impl Word {
+        pub fn new(segment: &Arc<Segment>, at: usize) -> Word {
+            assert!(at < segment.len());
+            Word { segment: segment.clone(), at }
+        }
+
+        pub fn get(&self) -> &AtomicU64 {
+            self.segment.word(self.at)
+        }
     }
 }
 

@@ -201,29 +201,27 @@ mod tests {
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
-    use crate::Barrier;
-    use crate::ring::{Receiver, Sender, Shape};
     use crate::sync::{Mutex, thread};
+    use crate::{Barrier, LanePages};
 
     /// S-4, S-29: a receiver that announced its sleep, checked the windows again and found none is rung for.
     #[test]
     fn loom_no_window_is_slept_through() {
-        const SHAPE: Shape = Shape { lines: 4, span: 1, bytes: 512, max_frame: 64 };
         loom::model(|| {
-            let segment = Arc::new(Segment::create(SHAPE.size() + windows_size(2)).unwrap());
-            let (frames, asleep) =
-                (Sender::new(segment.clone(), 0, SHAPE), Receiver::new(segment.clone(), 0, SHAPE));
-            let mut sender = WindowSender::new(segment.clone(), SHAPE.size(), 2);
-            let receiver = WindowReceiver::new(segment, SHAPE.size(), 2);
+            let segment = Arc::new(Segment::create(windows_size(2)).unwrap());
+            let pages = LanePages::create().unwrap();
+            let mut peer = pages.take_number().unwrap().peer_pages();
+            let mut sender = WindowSender::new(segment.clone(), 0, 2);
+            let receiver = WindowReceiver::new(segment, 0, 2);
             let bell = Arc::new(Mutex::new(false));
             let rung = bell.clone();
             let thread = thread::spawn(move || {
                 assert!(sender.send(1, 2).unwrap());
-                if frames.must_ring(Barrier::symmetric()) {
+                if peer.must_ring(Barrier::symmetric()) {
                     *rung.lock().unwrap() = true;
                 }
             });
-            asleep.set_asleep(true);
+            pages.announce_sleep();
             Barrier::symmetric().heavy();
             let sleeps = receiver.is_empty();
             thread.join().unwrap();

@@ -119,7 +119,7 @@ pub(crate) fn explain(error: &std::io::Error) -> String {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     match (error.raw_os_error().map(rustix::io::Errno::from_raw_os_error), limit) {
         (Some(rustix::io::Errno::MFILE), Some(limit)) => format!(
-            "{error}: this process may have {limit} open, which is too few; raise the limit, for example: ulimit -n {}",
+            "{error}: this process may have {limit} open (RLIMIT_NOFILE), which is too few; raise the limit, for example: ulimit -n {}",
             (4 * limit).max(FILES)
         ),
         _ => error.to_string(),

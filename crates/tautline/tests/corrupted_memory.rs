@@ -1,42 +1,73 @@
-//! Two nodes talk through shared memory that is overwritten with random bytes: channels close, and nothing
-//! else happens.
+//! Nodes talk through shared memory that is overwritten with random bytes: channels close, and nothing else
+//! happens. Bits by which nodes find work delay frames, and lose none.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use common::{Limit, jobs, pattern};
-use tautline::{DeviceName, Down, Endpoint, Event, Job, Message, PeerState, Short};
+use tautline::{DeviceName, Down, Endpoint, Event, Job, Message, PeerState, Short, Waiting};
 
 /// One test at a time: the segments of this process are those of one test.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// The segments that this process has open.
-fn segments() -> Vec<File> {
+/// The files of shared memory with this name that this process has open.
+fn files(name: &str) -> Vec<File> {
     let Ok(links) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
     let paths = links.flatten().map(|entry| entry.path());
     let ours = paths.filter(|path| {
-        std::fs::read_link(path).is_ok_and(|to| to.to_string_lossy().contains("memfd:tautline "))
+        std::fs::read_link(path).is_ok_and(|to| to.to_string_lossy().contains(&format!("memfd:{name} ")))
     });
     ours.filter_map(|path| File::options().read(true).write(true).open(path).ok()).collect()
 }
 
-/// Overwrites `wanted` times.
-fn scribble(wanted: u64, count: &AtomicU64) {
-    let mut state = 99_u64 + (tautline_skips::number(tautline_skips::SEED, 0) << 8);
-    let mut dice = move |below: u64| {
+/// The segments that this process has open.
+fn segments() -> Vec<File> {
+    files("tautline")
+}
+
+/// Pseudo-random numbers below a bound.
+fn dice(mut state: u64) -> impl FnMut(u64) -> u64 {
+    state += tautline_skips::number(tautline_skips::SEED, 0) << 8;
+    move |below| {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
         (state >> 16) % below
-    };
+    }
+}
+
+/// Overwrites the pages of lanes and the memory that is lent, as far as a peer can: the bits of lanes (S-38).
+/// Returns how many writes were done, and how many refused.
+fn scribble_pages(dice: &mut impl FnMut(u64) -> u64) -> (u64, u64) {
+    let (mut done, mut refused) = (0, 0);
+    for file in files("tautline-pages").into_iter().chain(files("tautline-loans")) {
+        // Most rings have bits in the first word.
+        let at = 8 * [0, 0, dice(512)][dice(3) as usize];
+        let word = [0, u64::MAX, dice(u64::MAX)][dice(3) as usize];
+        match file.write_at(&word.to_le_bytes(), at) {
+            Ok(_) => done += 1,
+            Err(_) => refused += 1,
+        }
+    }
+    (done, refused)
+}
+
+/// Overwrites `wanted` times.
+fn scribble(wanted: u64, count: &AtomicU64) {
+    let mut dice = dice(99);
+    let (mut done, mut refused) = (0, 0);
     while count.load(Ordering::Relaxed) < wanted {
+        let pages = scribble_pages(&mut dice);
+        (done, refused) = (done + pages.0, refused + pages.1);
         for segment in segments() {
             let len = segment.metadata().map_or(0, |meta| meta.len());
             if len == 0 {
@@ -65,6 +96,8 @@ fn scribble(wanted: u64, count: &AtomicU64) {
             std::thread::sleep(Duration::from_micros(dice(300)));
         }
     }
+    println!("{done} words of bits overwritten, {refused} writes to pages and loans refused");
+    assert!(done > 0 && refused > 0, "peers can write bits, and nothing else of pages and loans");
 }
 
 /// Talks, whatever happens, until `over`; counts why the peer was down.
@@ -121,6 +154,7 @@ fn talk(job: Job, over: &(dyn Fn() -> bool + Sync)) -> BTreeMap<String, u64> {
 #[test]
 fn frames_are_records() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    tautline::node::device::shm::keep_descriptors();
     let _limit = Limit::seconds(30);
     let said = pattern(40, 77);
     let ends: Vec<_> = jobs(2)
@@ -159,6 +193,7 @@ fn frames_are_records() {
 #[test]
 fn nodes_survive_corrupted_memory() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    tautline::node::device::shm::keep_descriptors();
     let wanted = tautline_skips::number("TAUTLINE_SCRIBBLES", 100_000);
     let _limit = Limit::seconds(60 + wanted / 20_000);
     let mut jobs = jobs(2);
@@ -175,4 +210,77 @@ fn nodes_survive_corrupted_memory() {
         }
     });
     tautline_skips::did(count.load(Ordering::Relaxed));
+}
+
+/// S-37, S-40: a process that overwrites the bits of all lanes delays others, and makes them lose neither a
+/// message nor a wake-up: two ranks that sleep after each message exchange all of them, beside idle peers that
+/// are more than those whose rings are always checked.
+#[test]
+fn overwritten_bits_harm_nobody() {
+    const RANKS: u64 = 12;
+    const ROUNDS: u64 = 300;
+    const WRITES: u64 = 5_000;
+    const LAST: u64 = 1 << 63;
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _limit = Limit::seconds(120);
+    let (met, writes, done) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let ranks = |job: Job| {
+        let (got, last) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
+        let (counted, ends) = (got.clone(), last.clone());
+        let builder =
+            Endpoint::builder().waiting(Waiting::Park).on_short("round", move |message: Short<'_>| {
+                let round = u64::from_le_bytes(message.data().try_into().unwrap());
+                assert_eq!(round & !LAST, counted.get(), "every message, in order");
+                counted.set(counted.get() + 1);
+                ends.set(round & LAST != 0);
+            });
+        let ep = builder.join_job(job).unwrap();
+        // Everybody shares memory with ranks 0 and 1.
+        for peer in (0..2).filter(|peer| *peer != ep.rank()) {
+            ep.connect(peer).unwrap();
+            ep.run_until(|| ep.peer_state(peer) == Some(PeerState::Up)).unwrap();
+        }
+        met.fetch_add(1, Ordering::Relaxed);
+        for round in (0..).take_while(|_| ep.rank() < 2 && !last.get()) {
+            // Rank 0 says which round is the last one, and rank 1 says so when it answers.
+            let is_last = round >= ROUNDS && writes.load(Ordering::Relaxed) >= WRITES;
+            let say =
+                |last: bool| ep.send(1 - ep.rank(), "round", &(round | LAST * u64::from(last)).to_le_bytes());
+            if ep.rank() == 0 {
+                say(is_last).unwrap();
+            }
+            ep.run_until(|| got.get() > round).unwrap();
+            if ep.rank() == 1 {
+                say(last.get()).unwrap();
+            }
+        }
+        done.fetch_add(1, Ordering::Relaxed);
+        while done.load(Ordering::Relaxed) < RANKS {
+            ep.extract(usize::MAX).unwrap();
+            ep.wait(Some(Duration::from_millis(5))).unwrap();
+        }
+        let downs: Vec<_> = std::iter::from_fn(|| ep.poll_event())
+            .filter(|event| matches!(event, Event::PeerDown { why, .. } if *why != Down::Closed))
+            .collect();
+        assert!(downs.is_empty(), "{downs:?}");
+        got.get()
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut dice = dice(7);
+            while done.load(Ordering::Relaxed) < RANKS {
+                if met.load(Ordering::Relaxed) == RANKS {
+                    writes.fetch_add(scribble_pages(&mut dice).0, Ordering::Relaxed);
+                }
+                std::thread::yield_now();
+            }
+        });
+        common::run_over(DeviceName::Shm, RANKS as usize, |job| {
+            let rank = job.rank;
+            let rounds = ranks(job);
+            if rank == 0 {
+                println!("{rounds} rounds beside {} writes", writes.load(Ordering::Relaxed));
+            }
+        });
+    });
 }

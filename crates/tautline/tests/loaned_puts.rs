@@ -147,6 +147,7 @@ fn segment() -> File {
 
 /// Two nodes on one thread, the second of which has given the first one a cookie.
 fn both() -> ([Endpoint; 2], tautline::Aperture, tautline::Remote) {
+    tautline::node::device::shm::keep_descriptors();
     let mail = Rc::new(RefCell::new(Vec::new()));
     let mut ends = jobs(2).into_iter().map(|mut job| {
         job.device = Some(DeviceName::Shm);

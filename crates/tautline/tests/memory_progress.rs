@@ -44,6 +44,35 @@ fn puts_without_extracting() {
     });
 }
 
+/// N-13: operations on the memory of a program that computes are served at once: they ring for its watchdog. By
+/// its timer alone, which is due ten times a second, these operations would take 100 s; the test ends after 60.
+#[test]
+fn a_computing_owner_is_rung_for() {
+    const OPERATIONS: u64 = 1_000;
+    let done = AtomicBool::new(false);
+    run_over(DeviceName::Shm, 2, |job| {
+        let pair = Pair::join(job);
+        if pair.ep.rank() == 0 {
+            let aperture = pair.ep.aperture(64).unwrap();
+            pair.give(&aperture.cookie(.., Rights::ALL).unwrap());
+            while !done.load(Ordering::Acquire) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            assert_eq!(aperture.read_u64(0).unwrap(), OPERATIONS);
+        } else {
+            let remote = pair.take_cookie();
+            for i in 0..OPERATIONS {
+                assert_eq!(remote.fetch_add(0, 1).unwrap().wait().unwrap(), i);
+            }
+            let rings = pair.ep.counters().local.rings;
+            println!("{rings} rings for {OPERATIONS} operations");
+            assert!(rings > 0);
+            done.store(true, Ordering::Release);
+        }
+        pair.close();
+    });
+}
+
 /// when answers are queued behind messages that nobody extracts, a put does not wait for ever but
 /// fails, and succeeds after extraction. A queue extracts by itself.
 #[test]

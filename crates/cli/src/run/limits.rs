@@ -22,9 +22,9 @@ const RELAY_EACH: u64 = 2;
 
 /// Descriptors of a rank that has joined; for each member of the job; and for each peer that it shares memory
 /// with (docs/SIZING.md). The spare ones are for the program and for connections under way.
-const RANK_JOINED: u64 = 11;
+const RANK_JOINED: u64 = 13;
 const RANK_EACH: u64 = 1;
-const RANK_EACH_SHARED: u64 = 6;
+const RANK_EACH_SHARED: u64 = 2;
 const RANK_SPARE: u64 = 32;
 
 /// Raises the limit on descriptors as far as the job needs, for the launcher and for the ranks, which inherit
@@ -38,7 +38,7 @@ pub fn check(args: &RunArgs, n: usize) -> Result<()> {
     let needed = launcher_needs(args, n).max(rank_needs(n, shares_memory(args)));
     raise(needed).or_else(|hard| {
         bail!(
-            "{n} processes need up to {needed} open files each, and {hard} are allowed\ngive a smaller -n{}, or raise the limit: ulimit -Hn {needed}",
+            "{n} processes need up to {needed} open files each, and {hard} are allowed (RLIMIT_NOFILE)\ngive a smaller -n{}, or raise the limit: ulimit -Hn {needed}",
             if shares_memory(args) { " or --device udp" } else { "" }
         )
     })
@@ -48,7 +48,7 @@ pub fn check(args: &RunArgs, n: usize) -> Result<()> {
 pub fn check_ranks(n: usize) -> Result<()> {
     let needed = rank_needs(n, true);
     raise(needed).or_else(|hard| {
-        bail!("{n} processes need up to {needed} open files each, and {hard} are allowed\nraise the limit: ulimit -Hn {needed}")
+        bail!("{n} processes need up to {needed} open files each, and {hard} are allowed (RLIMIT_NOFILE)\nraise the limit: ulimit -Hn {needed}")
     })
 }
 

@@ -3,11 +3,11 @@
 use std::io;
 
 /// Bytes of a greeting.
-pub const GREETING_LEN: usize = 64;
+pub const GREETING_LEN: usize = 72;
 /// Bytes of a greeting that the proof covers.
-const PROVEN: usize = 48;
+const PROVEN: usize = 56;
 
-const MAGIC: u32 = u32::from_le_bytes(*b"TSH4");
+const MAGIC: u32 = u32::from_le_bytes(*b"TSH5");
 const REFUSAL_MAGIC: u32 = u32::from_le_bytes(*b"TSHR");
 const ASYMMETRIC: u32 = 1;
 
@@ -29,6 +29,8 @@ pub struct Greeting {
     /// The address, in the sender's process, of a word that both know: a peer that can read it may copy
     /// messages out of that process (S-9, S-27).
     pub beacon: u64,
+    /// The number by which the receiver of the greeting announces its frames (S-38).
+    pub ring: u32,
     /// The sender's kernel supports asymmetric barriers.
     pub asymmetric: bool,
 }
@@ -47,6 +49,7 @@ impl Greeting {
         bytes[32..36].copy_from_slice(&self.window.to_le_bytes());
         bytes[36..40].copy_from_slice(&self.pool.to_le_bytes());
         bytes[40..48].copy_from_slice(&self.beacon.to_le_bytes());
+        bytes[48..52].copy_from_slice(&self.ring.to_le_bytes());
         let proof = prove(&bytes[..PROVEN]);
         bytes[PROVEN..].copy_from_slice(&proof);
         bytes
@@ -68,6 +71,7 @@ impl Greeting {
             window: word(32),
             pool: word(36),
             beacon: long(40),
+            ring: word(48),
             asymmetric: word(4) & ASYMMETRIC != 0,
         })
     }
@@ -126,7 +130,7 @@ impl From<Refusal> for io::Error {
     fn from(refusal: Refusal) -> io::Error {
         let why = match refusal {
             Refusal::Descriptors => {
-                "the peer has no descriptors left; raise its limit, for example: ulimit -n 1024"
+                "the peer has no descriptors left (RLIMIT_NOFILE); raise its limit, for example: ulimit -n 1024"
             }
             Refusal::Memory => {
                 "the peer has no memory or address space left; raise its limits (ulimit -v, ulimit -m), or \
@@ -183,6 +187,7 @@ mod tests {
             window: 9,
             pool: 77,
             beacon: 1 << 40,
+            ring: 1_234,
             asymmetric: true,
         };
         let bytes = greeting.to_bytes(prove);
@@ -192,6 +197,6 @@ mod tests {
             other[i] ^= 4;
             assert_eq!(Greeting::parse(&other, prove), None, "byte {i}");
         }
-        assert_eq!(Greeting::parse(&bytes[..63], prove), None);
+        assert_eq!(Greeting::parse(&bytes[..GREETING_LEN - 1], prove), None);
     }
 }

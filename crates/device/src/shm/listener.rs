@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use tautline_mem::Segment;
 use tautline_mem::pool::{MAX_POOL, POOL_UNIT, Pool, PoolView};
+use tautline_mem::{PeerPages, RingNumber, Segment};
 
 use super::greeting::{GREETING_LEN, Greeting, Refusal};
-use super::{SEGMENT_LEN, Shm, Side};
+use super::{Shm, Side, attach_segment, create_segment};
 use crate::sys::local;
 
 /// The most entries of the directory that one sweep checks.
@@ -241,9 +241,9 @@ pub struct Incoming {
 pub struct Handover(io::Result<(Segment, PeerHandles)>);
 
 impl Handover {
-    fn new(segment: Option<OwnedFd>, pool: Option<OwnedFd>, greeting: &Greeting) -> io::Result<Handover> {
-        let segment = Segment::attach(segment.ok_or_else(bad_greeting)?, SEGMENT_LEN)?;
-        Ok(Handover(Ok((segment, PeerHandles::new(pool, greeting)?))))
+    fn new(segment: Option<OwnedFd>, handles: Handles, greeting: &Greeting) -> io::Result<Handover> {
+        let segment = attach_segment(segment.ok_or_else(bad_greeting)?)?;
+        Ok(Handover(Ok((segment, PeerHandles::new(handles, greeting)?))))
     }
 
     /// Whether it cannot be used: the connection is to be refused.
@@ -257,21 +257,36 @@ impl Handover {
     }
 }
 
-/// A view of the other side's pool.
+/// What a lane contributes to a channel beside the segment.
+#[derive(Debug)]
+pub struct Contribution {
+    /// The memory that it lends from.
+    pub pool: Option<Pool>,
+    /// The number of the channel's ring among those of the lane, whose pages the other side gets.
+    pub number: RingNumber,
+}
+
+/// The descriptors that come with a greeting: both pages, and the pool.
+type Handles = [Option<OwnedFd>; 3];
+
+/// The pages of the other side's lane, and a view of its pool.
 #[derive(Debug)]
 pub struct PeerHandles {
+    pub(super) pages: PeerPages,
     pub(super) view: Option<PoolView>,
 }
 
 impl PeerHandles {
-    fn new(pool: Option<OwnedFd>, greeting: &Greeting) -> io::Result<PeerHandles> {
+    fn new([sleep, bits, pool]: Handles, greeting: &Greeting) -> io::Result<PeerHandles> {
+        let (sleep, bits) = (sleep.ok_or_else(bad_greeting)?, bits.ok_or_else(bad_greeting)?);
+        let pages = PeerPages::attach(sleep, bits, greeting.ring)?;
         let len = greeting.pool as usize * POOL_UNIT;
         let view = match (pool, len) {
             (None, 0) => None,
             (Some(pool), 1..=MAX_POOL) => Some(PoolView::attach(&pool, len)?),
             _ => return Err(bad_greeting()),
         };
-        Ok(PeerHandles { view })
+        Ok(PeerHandles { pages, view })
     }
 }
 
@@ -280,12 +295,14 @@ fn send_greeting(
     socket: &OwnedFd,
     greeting: &[u8; GREETING_LEN],
     segment: Option<&Segment>,
-    pool: Option<&Pool>,
+    own: &Contribution,
 ) -> io::Result<()> {
-    match (segment.map(Segment::fd), pool.map(Pool::fd)) {
-        (Some(segment), Some(pool)) => local::send(socket, greeting, &[segment, pool]),
-        (Some(fd), None) | (None, Some(fd)) => local::send(socket, greeting, &[fd]),
-        (None, None) => local::send(socket, greeting, &[]),
+    let [sleep, bits] = own.number.pages().fds();
+    match (segment.map(Segment::fd), own.pool.as_ref().map(Pool::fd)) {
+        (Some(segment), Some(pool)) => local::send(socket, greeting, &[segment, sleep, bits, pool]),
+        (Some(segment), None) => local::send(socket, greeting, &[segment, sleep, bits]),
+        (None, Some(pool)) => local::send(socket, greeting, &[sleep, bits, pool]),
+        (None, None) => local::send(socket, greeting, &[sleep, bits]),
     }
 }
 
@@ -299,11 +316,12 @@ impl Incoming {
         prove: impl FnOnce(&[u8]) -> [u8; 16],
     ) -> io::Result<Option<(Greeting, Handover)>> {
         let mut bytes = [0; GREETING_LEN];
-        let Some((len, [segment, pool], missing)) = local::receive::<2>(&self.socket, &mut bytes)? else {
+        let Some((len, [segment, sleep, bits, pool], missing)) = local::receive(&self.socket, &mut bytes)?
+        else {
             return Ok(None);
         };
         let greeting = Greeting::parse(&bytes[..len], prove).ok_or_else(bad_greeting)?;
-        let handover = match Handover::new(segment, pool, &greeting) {
+        let handover = match Handover::new(segment, [sleep, bits, pool], &greeting) {
             Ok(handover) if !missing => handover,
             Err(error) if !missing => Handover(Err(error)),
             _ => Handover(Err(no_descriptors())),
@@ -316,18 +334,18 @@ impl Incoming {
         let _ = local::send(&self.socket, refusal, &[]);
     }
 
-    /// Accepts the connection. We lend from `pool`, if there is one; the answer contains its size.
+    /// Accepts the connection. The answer contains the size of our pool and the number of our ring.
     pub fn accept(
         self,
         handover: Handover,
         answer: &[u8; GREETING_LEN],
-        pool: Option<Pool>,
+        own: Contribution,
         asymmetric: bool,
     ) -> io::Result<Shm> {
         let (segment, peer) = handover.0?;
-        send_greeting(&self.socket, answer, None, pool.as_ref())?;
+        send_greeting(&self.socket, answer, None, &own)?;
         let fds = (self.socket, self.process);
-        Ok(Shm::new(segment, Side::Callee, fds, (peer, pool), asymmetric))
+        Ok(Shm::new(segment, Side::Callee, fds, (peer, own), asymmetric))
     }
 
     /// Returns a descriptor that becomes readable when the greeting arrives or the process disconnects.
@@ -350,32 +368,32 @@ pub struct Dial {
     socket: OwnedFd,
     process: OwnedFd,
     segment: Segment,
-    pool: Option<Pool>,
+    own: Contribution,
 }
 
 impl Dial {
-    /// Connects and sends our greeting. `greet` is called once a living process is found: it creates the pool
-    /// that we lend from, if any, and the greeting, which contains its size.
+    /// Connects and sends our greeting. `greet` is called once a living process is found: it creates what our
+    /// lane contributes, and the greeting, which describes it.
     ///
     /// # Errors
     /// If no process listens there, or one of another user.
     pub fn new(
         listener: &Path,
-        greet: impl FnOnce() -> ([u8; GREETING_LEN], Option<Pool>),
+        greet: impl FnOnce() -> io::Result<([u8; GREETING_LEN], Contribution)>,
     ) -> io::Result<Dial> {
         let socket = local::connect(listener)?;
         let process = local::peer_process(&socket)?;
         if local::is_readable(process.as_fd()) {
             return Err(io::Error::new(io::ErrorKind::ConnectionRefused, "its process has exited"));
         }
-        let segment = Segment::create(SEGMENT_LEN)?;
-        let (greeting, pool) = greet();
-        match send_greeting(&socket, &greeting, Some(&segment), pool.as_ref()) {
+        let segment = create_segment()?;
+        let (greeting, own) = greet()?;
+        match send_greeting(&socket, &greeting, Some(&segment), &own) {
             // It may have said why, before it closed the connection.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             sent => sent?,
         }
-        Ok(Dial { socket, process, segment, pool })
+        Ok(Dial { socket, process, segment, own })
     }
 
     /// Returns the answer, once it has arrived.
@@ -387,7 +405,7 @@ impl Dial {
         prove: impl Fn(&[u8]) -> [u8; 16],
     ) -> io::Result<Option<(Greeting, PeerHandles)>> {
         let mut bytes = [0; GREETING_LEN];
-        let Some((len, [pool], missing)) = local::receive::<1>(&self.socket, &mut bytes)? else {
+        let Some((len, handles, missing)) = local::receive(&self.socket, &mut bytes)? else {
             return Ok(None);
         };
         if let Some(refusal) = Refusal::parse(&bytes[..len], &prove) {
@@ -397,7 +415,7 @@ impl Dial {
         if missing {
             return Err(no_descriptors());
         }
-        let peer = PeerHandles::new(pool, &greeting)?;
+        let peer = PeerHandles::new(handles, &greeting)?;
         Ok(Some((greeting, peer)))
     }
 
@@ -409,7 +427,7 @@ impl Dial {
     /// Establishes the channel with the handles from the answer.
     pub fn establish(self, peer: PeerHandles, asymmetric: bool) -> Shm {
         let fds = (self.socket, self.process);
-        Shm::new(self.segment, Side::Caller, fds, (peer, self.pool), asymmetric)
+        Shm::new(self.segment, Side::Caller, fds, (peer, self.own), asymmetric)
     }
 
     /// Returns a descriptor that becomes readable when the answer arrives or the process disconnects.
@@ -422,6 +440,7 @@ impl Dial {
 #[allow(clippy::print_stderr)]
 mod tests {
     use super::*;
+    use crate::shm::LanePages;
 
     /// S-34: a pool that takes more address space than any correct peer lends from is not mapped. The memory
     /// itself is sparse, so that a peer can claim any amount.
@@ -429,11 +448,13 @@ mod tests {
     fn oversized_pools_are_refused() {
         let handles = |len: usize| {
             let pool = Pool::create(len)?;
-            let (from, to, epoch, answers, window, beacon, asymmetric) = (0, 1, 1, 0, 1, 0, false);
+            let (from, to, epoch, answers, window, beacon, ring, asymmetric) = (0, 1, 1, 0, 1, 0, 0, false);
             let units = (pool.size() / POOL_UNIT) as u32;
-            let greeting = Greeting { from, to, epoch, answers, window, pool: units, beacon, asymmetric };
+            let greeting =
+                Greeting { from, to, epoch, answers, window, pool: units, beacon, ring, asymmetric };
             let fd = pool.fd().try_clone_to_owned()?;
-            Ok::<_, io::Error>(PeerHandles::new(Some(fd), &greeting))
+            let [sleep, bits] = LanePages::create()?.fds().map(|fd| fd.try_clone_to_owned().ok());
+            Ok::<_, io::Error>(PeerHandles::new([sleep, bits, Some(fd)], &greeting))
         };
         assert!(handles(1 << 20).unwrap().is_ok());
         match handles(MAX_POOL) {

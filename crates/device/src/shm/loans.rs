@@ -137,7 +137,7 @@ impl Shm {
             let status = ReturnStatus::of(number);
             self.loans.returned += 1;
             if pool.returned(number & NUMBER_MASK, status) == Err(Corrupt) {
-                self.corrupt = true;
+                self.set_corrupt();
                 return;
             }
         }
@@ -271,7 +271,7 @@ impl Shm {
     /// because it may be waiting for that.
     pub fn return_loan(&mut self, number: u32, status: ReturnStatus) {
         self.loans.return_sender.send(number | status.flag());
-        if self.tx.must_ring(self.barrier) {
+        if self.peer_pages.must_ring(self.barrier) {
             self.ring();
         }
     }

@@ -12,12 +12,16 @@ mod probe;
 mod windows;
 mod words;
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tautline_mem::pool::MAX_EXTENTS;
 use tautline_mem::ring::{self, Corrupt, LINE, LINE_DATA, LINE_DATA_WORDS, Peeked, Shape};
-use tautline_mem::{Barrier, Segment};
+use tautline_mem::{Barrier, PeerPages, Segment};
+
+pub use tautline_mem::{LanePages, RingNumber};
 
 pub use tautline_mem::ring::PoppedLine;
 
@@ -26,8 +30,8 @@ pub use tautline_mem::ring::InlineFrame;
 
 pub use greeting::{GREETING_LEN, Greeting, Refusal};
 pub use listener::{
-    Accepted, Dial, Handover, Incoming, Listener, PeerHandles, discovery_dir, listener_path, private_dir,
-    unlink_stale_listener, unlink_stale_listeners,
+    Accepted, Contribution, Dial, Handover, Incoming, Listener, PeerHandles, discovery_dir, listener_path,
+    private_dir, unlink_stale_listener, unlink_stale_listeners,
 };
 pub(crate) use listener::{prepare_dir, unlink_stale_listeners_if_due};
 pub use loans::{LoanError, PeerMemory, PeerMemoryProbe};
@@ -48,8 +52,12 @@ const RING_LEN: usize = SHAPE.size().next_multiple_of(4096);
 /// Bytes of the ring that returns numbers, for each direction.
 const RETURNS_LEN: usize = 8 * MAX_EXTENTS + LINE;
 const SEGMENT_LEN: usize = 2 * RING_LEN + 2 * RETURNS_LEN + 2 * WINDOWS_LEN;
+/// Bytes of a segment, in pages, that are used until traffic needs more (S-35).
+const FIRST_LEN: usize =
+    2 * SHAPE.first_size().next_multiple_of(4096) + (SEGMENT_LEN - 2 * RING_LEN).next_multiple_of(4096);
 
 const _: () = assert!(SHAPE.is_sound());
+const _: () = assert!(FIRST_LEN <= 150 << 10);
 
 /// Bytes of the longest frame.
 pub const MAX_FRAME: usize = SHAPE.max_frame;
@@ -80,8 +88,9 @@ pub struct Shm {
     /// The other process, and the connection to it, which is also the doorbell.
     process: OwnedFd,
     socket: OwnedFd,
-    /// This side has announced that it sleeps, and has seen no ring since.
-    asleep: bool,
+    /// The pages of the other side's lane, and the number of this ring among those of our own lane.
+    peer_pages: PeerPages,
+    number: RingNumber,
     barrier: Barrier,
     /// Frames were pushed, and the other side was not woken for them yet.
     unflushed: bool,
@@ -93,14 +102,49 @@ pub struct Shm {
     windows: Windows,
 }
 
+static KEEP_DESCRIPTORS: AtomicBool = AtomicBool::new(false);
+
+/// Keeps the descriptors of segments and pools open from now on: for tests that overwrite the memory of
+/// channels in use, which they find by these.
+#[doc(hidden)]
+pub fn keep_descriptors() {
+    KEEP_DESCRIPTORS.store(true, Ordering::Relaxed);
+}
+
+/// Allocates the memory of a segment that is used from the start.
+fn populate_first(segment: Segment) -> io::Result<Segment> {
+    segment.populate(0, SHAPE.first_size())?;
+    segment.populate(RING_LEN, SHAPE.first_size())?;
+    segment.populate(2 * RING_LEN, SEGMENT_LEN - 2 * RING_LEN)?;
+    Ok(segment)
+}
+
+/// Creates the segment of a pair.
+fn create_segment() -> io::Result<Segment> {
+    populate_first(Segment::create_sparse(SEGMENT_LEN)?)
+}
+
+/// Maps the segment of a pair that the other side created.
+fn attach_segment(fd: OwnedFd) -> io::Result<Segment> {
+    populate_first(Segment::attach_sparse(fd, SEGMENT_LEN)?)
+}
+
 impl Shm {
     fn new(
-        segment: Segment,
+        mut segment: Segment,
         side: Side,
         (socket, process): (OwnedFd, OwnedFd),
-        (peer, pool): (PeerHandles, Option<Pool>),
+        (peer, own): (PeerHandles, Contribution),
         asymmetric: bool,
     ) -> Shm {
+        let Contribution { mut pool, number } = own;
+        // The other side has what it needs: two descriptors are left for each peer (S-36).
+        if !KEEP_DESCRIPTORS.load(Ordering::Relaxed) {
+            segment.close_fd();
+            if let Some(pool) = &mut pool {
+                pool.close_fd();
+            }
+        }
         let segment = Arc::new(segment);
         let (out, back) = match side {
             Side::Caller => (0, RING_LEN),
@@ -113,7 +157,8 @@ impl Shm {
             windows: Windows::new(&segment, side),
             process,
             socket,
-            asleep: false,
+            peer_pages: peer.pages,
+            number,
             barrier: if asymmetric { Barrier::between_processes() } else { Barrier::symmetric() },
             unflushed: false,
             corrupt: false,
@@ -135,7 +180,7 @@ impl Shm {
     fn wake_for(&mut self, pushed: Result<bool, Corrupt>) -> bool {
         match pushed {
             Ok(true) => {
-                if self.tx.must_ring(self.barrier) {
+                if self.peer_pages.announce_frames(self.barrier) {
                     self.ring();
                 }
                 true
@@ -214,7 +259,19 @@ impl Shm {
     #[cold]
     fn set_corrupt(&mut self) -> bool {
         self.corrupt = true;
+        self.attend();
         false
+    }
+
+    /// Has our own lane poll this channel, although the other side may have sent nothing (S-39).
+    #[inline]
+    pub fn attend(&self) {
+        self.number.set();
+    }
+
+    /// Returns the number of this ring among those of our lane.
+    pub fn number(&self) -> &RingNumber {
+        &self.number
     }
 
     /// Whether the other side wrote something that no correct peer writes (S-2).
@@ -253,7 +310,7 @@ impl Shm {
     /// Wakes the other side if it sleeps.
     #[cold]
     fn wake_if_asleep(&mut self) {
-        if self.tx.must_ring(self.barrier) {
+        if self.peer_pages.must_ring(self.barrier) {
             self.ring();
         }
     }
@@ -270,31 +327,37 @@ impl Shm {
         [self.tx.sent(), self.rx.taken(), self.rings]
     }
 
-    /// Announces that this side is about to sleep. Then [`Shm::barrier`] once for all channels, then check
-    /// again, then sleep.
-    pub fn announce_sleep(&mut self) {
+    /// Publishes what was taken, before the lane sleeps or polls this channel no more, and wakes the other
+    /// side if it sleeps (S-12).
+    pub fn publish(&mut self) {
         if self.rx.publish() {
             self.wake_if_asleep();
         }
-        self.rx.set_asleep(true);
-        self.asleep = true;
     }
 
-    /// Takes the other side's ring, if it rang since this side announced that it sleeps. If it is about to,
-    /// the ring remains, and makes the socket readable.
-    pub fn take_ring(&mut self) {
-        if self.asleep && !self.rx.is_asleep() {
-            self.asleep = false;
-            // An end is visible to whoever polls the socket.
-            let _ = local::take_ring(&self.socket);
-        }
+    /// Returns the number of frames taken.
+    #[inline]
+    pub fn taken(&self) -> u64 {
+        self.rx.taken()
     }
 
-    /// Announces that this side is awake.
+    /// Announces that our lane is about to sleep, if this is its only channel. Then [`Shm::barrier`], then
+    /// check again, then sleep.
+    pub fn announce_sleep(&mut self) {
+        self.publish();
+        self.number.pages().announce_sleep();
+    }
+
+    /// Takes a ring of the other side, if there is one. Returns whether there was.
+    pub fn take_ring(&mut self) -> bool {
+        // An end is visible to whoever polls the socket.
+        local::take_ring(&self.socket) == Ring::Taken
+    }
+
+    /// Announces that our lane is awake, if this is its only channel, and takes the ring that woke it.
     pub fn announce_wake(&mut self) {
+        self.number.pages().announce_wake();
         self.take_ring();
-        self.asleep = false;
-        self.rx.set_asleep(false);
     }
 
     /// Orders announcements before it ahead of checks after it, as senders see them (S-14).
@@ -338,7 +401,7 @@ impl Channel for Shm {
             }
             Ok(false) => Err(PushError::Full),
             Err(Corrupt) => {
-                self.corrupt = true;
+                self.set_corrupt();
                 Err(PushError::Closed)
             }
         }
@@ -348,7 +411,7 @@ impl Channel for Shm {
     fn flush(&mut self) {
         if self.unflushed {
             self.unflushed = false;
-            if self.tx.must_ring(self.barrier) {
+            if self.peer_pages.announce_frames(self.barrier) {
                 self.ring();
             }
         }

@@ -4,29 +4,28 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use tautline_mem::Segment;
-use tautline_mem::pool::{Pool, PoolView};
+use tautline_mem::pool::PoolView;
 
-use super::listener::PeerHandles;
-use super::{SEGMENT_LEN, Shm, Side};
+use super::listener::{Contribution, PeerHandles};
+use super::{Shm, Side, attach_segment, create_segment};
 
 /// What one end of a pair contributes.
 #[derive(Debug)]
 pub struct PairEnd {
     /// Becomes readable when its process counts as ended.
     pub process: OwnedFd,
-    /// The memory that it lends from.
-    pub pool: Option<Pool>,
+    /// What its lane contributes.
+    pub own: Contribution,
 }
 
 impl PairEnd {
     /// What the other end gets.
     fn handles(&self) -> io::Result<PeerHandles> {
-        let view = match &self.pool {
+        let view = match &self.own.pool {
             Some(pool) => Some(PoolView::attach(&pool.fd().try_clone_to_owned()?, pool.size())?),
             None => None,
         };
-        Ok(PeerHandles { view })
+        Ok(PeerHandles { view, pages: self.own.number.peer_pages() })
     }
 }
 
@@ -36,13 +35,13 @@ impl Shm {
     pub fn pair(dialler: PairEnd, acceptor: PairEnd) -> io::Result<(Shm, Shm)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (here, there) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        let segment = Segment::create(SEGMENT_LEN)?;
-        let mapped_again = Segment::attach(segment.fd().try_clone_to_owned()?, SEGMENT_LEN)?;
+        let segment = create_segment()?;
+        let mapped_again = attach_segment(segment.fd().try_clone_to_owned()?)?;
         let (to_dialler, to_acceptor) = (acceptor.handles()?, dialler.handles()?);
         let fds = (here, acceptor.process.as_fd().try_clone_to_owned()?);
-        let first = Shm::new(segment, Side::Caller, fds, (to_dialler, dialler.pool), false);
+        let first = Shm::new(segment, Side::Caller, fds, (to_dialler, dialler.own), false);
         let fds = (there, dialler.process);
-        let second = Shm::new(mapped_again, Side::Callee, fds, (to_acceptor, acceptor.pool), false);
+        let second = Shm::new(mapped_again, Side::Callee, fds, (to_acceptor, acceptor.own), false);
         Ok((first, second))
     }
 }
@@ -51,11 +50,13 @@ impl Shm {
 mod tests {
     use super::*;
     use crate::Channel;
+    use crate::shm::{LanePages, Pool};
     use rustix::event::{EventfdFlags, eventfd};
 
     fn end() -> PairEnd {
         let fd = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-        PairEnd { process: fd(), pool: Pool::create(1 << 20).ok() }
+        let number = LanePages::create().unwrap().take_number().unwrap();
+        PairEnd { process: fd(), own: Contribution { pool: Pool::create(1 << 20).ok(), number } }
     }
 
     /// S-6: frames cross in both directions, and an end that is dropped counts as dead, though what it sent

@@ -1,6 +1,9 @@
 //! Whether shared memory works here, found out by trying it.
 
-use super::{Accepted, Dial, Greeting, Listener, Refusal, discovery_dir, is_asymmetric, listener_path};
+use super::{
+    Accepted, Contribution, Dial, Greeting, LanePages, Listener, Refusal, discovery_dir, is_asymmetric,
+    listener_path,
+};
 use crate::Channel;
 
 /// The result of the probe.
@@ -22,16 +25,21 @@ fn frame() -> std::io::Result<()> {
     let path = listener_path(&discovery_dir(), u64::from(std::process::id()), 0);
     let listener = Listener::bind(&path)?;
     let prove = |_: &[u8]| [0; 16];
-    let hello =
-        Greeting { from: 1, to: 0, epoch: 1, answers: 0, window: 0, asymmetric: false, pool: 0, beacon: 0 };
-    let dial = Dial::new(&path, || (hello.to_bytes(prove), None))?;
+    let contribute = || {
+        let number = LanePages::create()?.take_number().ok_or_else(|| failed("there are too many rings"))?;
+        let (from, to, epoch, answers, window, beacon, ring) = (1, 0, 1, 0, 0, 0, number.get());
+        let hello = Greeting { from, to, epoch, answers, window, pool: 0, beacon, ring, asymmetric: false };
+        Ok((hello.to_bytes(prove), Contribution { pool: None, number }))
+    };
+    let dial = Dial::new(&path, contribute)?;
     let incoming = match listener.accept(|error| Refusal::of(error).to_bytes(prove)) {
         Accepted::Connection(incoming) => incoming,
         Accepted::None => return Err(failed("no connection arrived")),
         Accepted::Refused(error) | Accepted::Waiting(error) => return Err(error),
     };
     let (_, handover) = incoming.poll_greeting(prove)?.ok_or_else(|| failed("no greeting arrived"))?;
-    let mut there = incoming.accept(handover, &hello.to_bytes(prove), None, false)?;
+    let (answer, own) = contribute()?;
+    let mut there = incoming.accept(handover, &answer, own, false)?;
     let (_, handles) = dial.poll_greeting(prove)?.ok_or_else(|| failed("no answer arrived"))?;
     let mut here = dial.establish(handles, false);
     let mut out = vec![0; there.max_frame()];

@@ -38,8 +38,14 @@ impl Shm {
     /// Grants the other side up to `limit` bytes of a message, and wakes it if it sleeps. Returns false if
     /// there is no room.
     pub fn push_window(&mut self, message: u32, limit: u64) -> bool {
-        let pushed = self.windows.grants.send(message, limit);
-        self.wake_for(pushed)
+        match self.windows.grants.send(message, limit) {
+            Ok(true) => {
+                self.wake_if_asleep();
+                true
+            }
+            Ok(false) => false,
+            Err(Corrupt) => self.set_corrupt(),
+        }
     }
 
     /// Whether there is room for a window.

@@ -1,12 +1,15 @@
 //! Shared memory for tests: a directory of its own, greetings without a key, and both sides of a handover.
 #![allow(dead_code)]
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tautline_device::shm::{
-    self, Accepted, Dial, GREETING_LEN, Greeting, Handover, Incoming, Listener, POOL_UNIT, Pool, Refusal, Shm,
+    self, Accepted, Contribution, Dial, GREETING_LEN, Greeting, Handover, Incoming, LanePages, Listener,
+    POOL_UNIT, Pool, Refusal, Shm,
 };
 
 /// A directory of this test, removed when dropped.
@@ -37,22 +40,32 @@ pub fn prove(_: &[u8]) -> [u8; 16] {
 /// The size of each side's pool.
 const POOL: usize = 2 * POOL_UNIT;
 
-fn greet(from: u32, answers: u64) -> ([u8; GREETING_LEN], Option<Pool>) {
-    let (to, epoch) = (1 - from, u64::from(from) + 1);
-    let made = Pool::create(POOL).unwrap();
-    let pool = (made.size() / POOL_UNIT) as u32;
-    let greeting = Greeting { from, to, epoch, answers, window: 1, asymmetric: true, pool, beacon: 0 };
-    (greeting.to_bytes(prove), Some(made))
+/// The lane of the process that dials, and that of the process that listens.
+fn lane(which: u32) -> Arc<LanePages> {
+    static LANES: Mutex<BTreeMap<(u32, u32), Arc<LanePages>>> = Mutex::new(BTreeMap::new());
+    // A forked child has lanes of its own.
+    let key = (std::process::id(), which);
+    LANES.lock().unwrap().entry(key).or_insert_with(|| LanePages::create().unwrap()).clone()
 }
 
-pub fn hello() -> ([u8; GREETING_LEN], Option<Pool>) {
-    greet(0, 0)
+fn greet(from: u32, answers: u64) -> ([u8; GREETING_LEN], Contribution) {
+    let (to, epoch) = (1 - from, u64::from(from) + 1);
+    let number = lane(from).take_number().unwrap();
+    let made = Pool::create(POOL).unwrap();
+    let pool = (made.size() / POOL_UNIT) as u32;
+    let (window, beacon, ring, asymmetric) = (1, 0, number.get(), true);
+    let greeting = Greeting { from, to, epoch, answers, window, pool, beacon, ring, asymmetric };
+    (greeting.to_bytes(prove), Contribution { pool: Some(made), number })
+}
+
+pub fn hello() -> std::io::Result<([u8; GREETING_LEN], Contribution)> {
+    Ok(greet(0, 0))
 }
 
 /// Accepts a connection.
 pub fn answer_incoming(incoming: Incoming, handover: Handover) -> std::io::Result<Shm> {
-    let (answer, pool) = greet(1, 1);
-    incoming.accept(handover, &answer, pool, true)
+    let (answer, own) = greet(1, 1);
+    incoming.accept(handover, &answer, own, true)
 }
 
 /// Tries again until there is a result; panics after ten seconds.
@@ -104,6 +117,8 @@ pub fn frame(number: usize, len: usize) -> Vec<u8> {
 
 /// Returns the numbers of mappings and descriptors of segments in this process.
 pub fn segments() -> (usize, usize) {
+    // Their pages stay.
+    let _ = (lane(0), lane(1));
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let mapped = maps.lines().filter(|line| line.contains("memfd:tautline")).count();
     let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();

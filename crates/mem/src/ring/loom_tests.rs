@@ -1,6 +1,5 @@
 use super::*;
-use crate::Barrier;
-use crate::sync::{Mutex, thread};
+use crate::sync::thread;
 
 /// A frame that does not fit a line takes bytes.
 const BYTES: Shape = Shape { lines: 4, span: 1, bytes: 512, max_frame: 64 };
@@ -67,45 +66,5 @@ fn whole_and_in_order(shape: Shape) {
             got += 1;
         }
         assert_eq!(got, sent);
-    });
-}
-
-/// S-4, S-14: a receiver that announced its sleep, checked again and found nothing is rung for; so is one
-/// that announces it again while the sender is about to ring for the first time.
-#[test]
-fn loom_no_wake_up_is_lost() {
-    model(3, || {
-        let (mut sender, mut receiver) = ends(LINES);
-        let bell = Arc::new(Mutex::new(false));
-        let rung = bell.clone();
-        let barrier = Barrier::symmetric();
-        let thread = thread::spawn(move || {
-            for i in 0..2_u8 {
-                assert!(sender.push(&[i; 8], &[]).unwrap());
-                if sender.must_ring(barrier) {
-                    *rung.lock().unwrap() = true;
-                }
-            }
-        });
-        let mut got = 0;
-        let mut sleeps = false;
-        for _ in 0..2 {
-            receiver.set_asleep(true);
-            barrier.heavy();
-            sleeps = receiver.is_empty();
-            if sleeps && !std::mem::take(&mut *bell.lock().unwrap()) {
-                break;
-            }
-            sleeps = false;
-            receiver.set_asleep(false);
-            while pop(&mut receiver).is_some() {
-                got += 1;
-            }
-        }
-        thread.join().unwrap();
-        // It sleeps with frames left to take, so the bell must have rung by now.
-        if sleeps && got < 2 {
-            assert!(*bell.lock().unwrap(), "asleep with {got} of 2 taken");
-        }
     });
 }

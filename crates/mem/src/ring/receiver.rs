@@ -1,6 +1,6 @@
 //! The receiving end of a ring.
 
-use super::{ASLEEP, CONSUMED, Corrupt, END, InlineFrame, LINE, LINE_DATA, RingMemory, Shape};
+use super::{CONSUMED, Corrupt, END, InlineFrame, LINE, LINE_DATA, RingMemory, Shape, WRAPPED};
 use crate::Segment;
 use crate::segment::{Line, Lines};
 use crate::sync::{Arc, Ordering};
@@ -26,6 +26,8 @@ pub struct Receiver {
     published_bytes: u64,
     /// Lines that continued frames.
     continued: u64,
+    /// The rest of the frame that was peeked at begins at the start of the ring of bytes.
+    wrapped: bool,
 }
 
 /// How many lines ahead a receiver that takes many frames prefetches. A line that is not written yet has not
@@ -73,7 +75,15 @@ impl Receiver {
     /// If the shape is not sound, or does not fit there.
     pub fn new(segment: Arc<Segment>, base: usize, shape: Shape) -> Receiver {
         let memory = RingMemory::new(segment, base, shape);
-        Receiver { memory, lines: 0, bytes: 0, published_lines: 0, published_bytes: 0, continued: 0 }
+        Receiver {
+            memory,
+            lines: 0,
+            bytes: 0,
+            published_lines: 0,
+            published_bytes: 0,
+            continued: 0,
+            wrapped: false,
+        }
     }
 
     /// Returns the length in a line's word if the whole frame is there. The word is read once; its value is
@@ -99,20 +109,34 @@ impl Receiver {
     #[inline(always)]
     fn len(&self) -> Option<u32> {
         let len = self.len_in(self.memory.lines.get(self.lines), self.lines)?;
-        self.prefetch(len as usize);
+        self.prefetch(len);
         Some(len)
     }
 
-    /// Prefetches what follows the line of a frame of `len` bytes: more of the frame, or the next one.
+    /// Prefetches what follows the line of a frame with this length: more of the frame, or the next one.
     #[inline(always)]
-    fn prefetch(&self, len: usize) {
-        if len <= self.memory.shape.inline_max() {
+    fn prefetch(&self, len: u32) {
+        if len as usize <= self.memory.shape.inline_max() {
             return self.memory.lines.prefetch(self.lines + 1);
         }
-        let (start, _) = self.memory.rest(self.bytes, len.min(self.memory.shape.max_frame) - LINE_DATA);
+        let start = self.rest(len & WRAPPED != 0);
         for line in 0..FIRST_LINES {
             self.memory.segment.prefetch(self.memory.byte(start) + line * LINE);
         }
+    }
+
+    /// Returns where the rest of the next frame begins, counted as bytes consumed are.
+    #[inline]
+    fn rest(&self, wrapped: bool) -> u64 {
+        if wrapped { self.bytes + self.memory.left(self.bytes) } else { self.bytes }
+    }
+
+    /// Skips the `len` bytes that are the rest of the frame that was peeked at. Returns where they are.
+    #[inline]
+    pub(super) fn take_bytes(&mut self, len: usize) -> usize {
+        let start = self.rest(self.wrapped);
+        self.bytes = start + len.next_multiple_of(LINE) as u64;
+        self.memory.byte(start)
     }
 
     /// Whether there is neither a frame nor the end.
@@ -123,13 +147,29 @@ impl Receiver {
 
     /// Returns what comes next, without taking it.
     #[inline]
-    pub fn peek(&self) -> Result<Option<Peeked>, Corrupt> {
+    pub fn peek(&mut self) -> Result<Option<Peeked>, Corrupt> {
         match self.len() {
             None => Ok(None),
             Some(END) => Ok(Some(Peeked::End)),
-            Some(len) if len as usize <= self.memory.shape.max_frame => Ok(Some(Peeked::Frame(len as usize))),
-            Some(_) => Err(Corrupt),
+            Some(len) if len as usize <= self.memory.shape.inline_max() => {
+                Ok(Some(Peeked::Frame(len as usize)))
+            }
+            Some(len) => self.peek_long(len),
         }
+    }
+
+    /// Checks the length of a frame that takes bytes: it must not reach beyond the end of the ring of bytes.
+    #[inline(never)]
+    fn peek_long(&mut self, len: u32) -> Result<Option<Peeked>, Corrupt> {
+        let (len, wrapped) = ((len & !WRAPPED) as usize, len & WRAPPED != 0);
+        let shape = &self.memory.shape;
+        let takes_bytes = len > shape.inline_max() && len <= shape.max_frame;
+        let left = self.memory.left(self.rest(wrapped));
+        if !takes_bytes || (len - LINE_DATA).next_multiple_of(LINE) as u64 > left {
+            return Err(Corrupt);
+        }
+        self.wrapped = wrapped;
+        Ok(Some(Peeked::Frame(len)))
     }
 
     /// Returns the first byte of the frame that [`Receiver::peek`] returned.
@@ -192,9 +232,8 @@ impl Receiver {
         let (begin, rest) = out.split_at_mut(LINE_DATA.min(len));
         begin.copy_from_slice(&first[..begin.len()]);
         if len > self.memory.shape.inline_max() {
-            let (start, end) = self.memory.rest(self.bytes, rest.len());
-            self.memory.segment.copy_out(self.memory.byte(start), rest);
-            self.bytes = end;
+            let at = self.take_bytes(rest.len());
+            self.memory.segment.copy_out(at, rest);
         } else {
             self.pop_continued(rest);
         }
@@ -212,7 +251,7 @@ impl Receiver {
     pub(super) fn advance(&mut self) {
         self.lines += 1;
         if self.lines - self.published_lines >= self.memory.shape.lines as u64 / 4
-            || self.bytes - self.published_bytes >= self.memory.shape.bytes as u64 / 8
+            || self.bytes - self.published_bytes >= self.memory.publish_bytes
         {
             self.publish();
         }
@@ -240,16 +279,5 @@ impl Receiver {
     /// Returns the number of frames taken.
     pub fn taken(&self) -> u64 {
         self.lines - self.continued
-    }
-
-    /// Announces that this side sleeps, or is awake. Before sleeping: announce it, [`crate::Barrier::heavy`],
-    /// check again.
-    pub fn set_asleep(&self, asleep: bool) {
-        self.memory.head.get(ASLEEP)[0].store(u64::from(asleep), Ordering::Relaxed);
-    }
-
-    /// Whether the sender has not cleared what [`Receiver::set_asleep`] declared: it clears it when it rings.
-    pub fn is_asleep(&self) -> bool {
-        self.memory.head.get(ASLEEP)[0].load(Ordering::Relaxed) != 0
     }
 }

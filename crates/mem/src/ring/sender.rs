@@ -1,18 +1,18 @@
 //! The sending end of a ring.
 
 use super::{
-    ASLEEP, CONSUMED, CONTINUED, Corrupt, END, LINE_DATA, LINE_DATA_WORDS, MAX_SPAN, RingMemory, Shape,
+    CONSUMED, CONTINUED, Corrupt, END, LINE, LINE_DATA, LINE_DATA_WORDS, MAX_SPAN, RingMemory, Shape, WRAPPED,
 };
+use crate::Segment;
 use crate::sync::{Arc, AtomicU64, Ordering};
-use crate::{Barrier, Segment};
 
 /// The sending end of a ring.
 #[derive(Debug)]
 pub struct Sender {
     memory: RingMemory,
-    /// Lines and bytes written since the beginning.
+    /// Lines written since the beginning.
     lines: u64,
-    bytes: u64,
+    bytes: BytesUsed,
     /// The number of lines that may be written, by what the receiver last published; one line is kept for the
     /// end. Zero after the end.
     limit: u64,
@@ -22,6 +22,52 @@ pub struct Sender {
     /// Lines that continue frames.
     continued: u64,
     ended: bool,
+}
+
+/// How much of the ring of bytes is used (S-35): a sender goes back to its start early, so that few pages are
+/// ever touched, as long as that costs it nothing.
+#[derive(Clone, Copy, Debug)]
+struct BytesUsed {
+    /// Bytes written since the beginning; those that were left out count, too.
+    at: u64,
+    /// The bytes, from the start of the ring, that are used at present.
+    part: u64,
+    /// The last time that the sender went back to the start: from where, and to where, counted as `at` is.
+    wrapped: (u64, u64),
+}
+
+/// The place of a frame in the ring of bytes.
+struct Placed {
+    start: u64,
+    /// [`WRAPPED`], if it begins at the start of the ring.
+    flag: u32,
+    after: BytesUsed,
+}
+
+impl BytesUsed {
+    /// Finds a place for `len` bytes in a ring of `size` of which the receiver has consumed bytes up to
+    /// `consumed`: in the part in use, at its start, or behind it. A frame is never split.
+    #[inline]
+    fn place(self, len: usize, size: u64, consumed: u64) -> Option<Placed> {
+        let len = len.next_multiple_of(LINE) as u64;
+        let (from, to) = self.wrapped;
+        // A receiver that has consumed everything before the jump has nothing left to read behind it.
+        let limit = size + if consumed >= from { consumed.max(to) } else { consumed };
+        let offset = self.at & (size - 1);
+        let end = self.at + len;
+        let next_lap = self.at - offset + size;
+        if offset + len <= self.part && end <= limit {
+            Some(Placed { start: self.at, flag: 0, after: BytesUsed { at: end, ..self } })
+        } else if next_lap + len <= limit {
+            let after = BytesUsed { at: next_lap + len, wrapped: (self.at, next_lap), ..self };
+            Some(Placed { start: next_lap, flag: WRAPPED, after })
+        } else if offset + len <= size && end <= limit {
+            let part = self.part.max((offset + len).next_power_of_two());
+            Some(Placed { start: self.at, flag: 0, after: BytesUsed { at: end, part, ..self } })
+        } else {
+            None
+        }
+    }
 }
 
 /// How many lines ahead the sender prefetches, so that consecutive frames need not wait for each line to move
@@ -55,7 +101,7 @@ impl Sender {
         Sender {
             memory,
             lines: 0,
-            bytes: 0,
+            bytes: BytesUsed { at: 0, part: shape.first_bytes() as u64, wrapped: (0, 0) },
             limit,
             consumed_lines: 0,
             consumed_bytes: 0,
@@ -90,7 +136,7 @@ impl Sender {
         if !self.has_lines(1)? {
             return Ok(false);
         }
-        self.write_first(head, body, 8 * N + body.len());
+        self.write_first(head, body, (8 * N + body.len()) as u32);
         Ok(true)
     }
 
@@ -107,17 +153,13 @@ impl Sender {
             if !self.has_lines(len.div_ceil(LINE_DATA) as u64)? {
                 return Ok(false);
             }
-            self.write_first(head, first, len);
+            self.write_first(head, first, len as u32);
             self.write_continued(rest);
             return Ok(true);
         }
-        let (start, end) = self.memory.rest(self.bytes, rest.len());
-        if !self.fits(1, end) && !self.refresh(1, end)? {
-            return Ok(false);
-        }
-        self.memory.segment.copy_in(self.memory.byte(start), rest);
-        self.bytes = end;
-        self.write_first(head, first, len);
+        let Some((to, flag)) = self.take_bytes(rest.len())? else { return Ok(false) };
+        self.memory.segment.copy_in(to, rest);
+        self.write_first(head, first, len as u32 | flag);
         Ok(true)
     }
 
@@ -140,16 +182,16 @@ impl Sender {
         self.memory.lines.prefetch_for_write(self.lines + AHEAD);
     }
 
-    /// Writes the first line of a frame of `len` bytes.
+    /// Writes the first line of a frame; `len` is its length, with [`WRAPPED`] if that applies.
     #[inline(always)]
-    fn write_first<const N: usize>(&mut self, head: [u64; N], body: &[u8], len: usize) {
+    fn write_first<const N: usize>(&mut self, head: [u64; N], body: &[u8], len: u32) {
         let line = self.memory.lines.get(self.lines);
         for (to, word) in line[1..].iter().zip(head) {
             to.store(word, Ordering::Relaxed);
         }
         write(&line[1 + N..], body);
-        line[0].store(self.memory.word(self.lines, len as u32), Ordering::Release);
-        if len <= self.memory.shape.inline_max() {
+        line[0].store(self.memory.word(self.lines, len), Ordering::Release);
+        if len as usize <= self.memory.shape.inline_max() {
             self.advance();
         } else {
             // Long frames do not come in quick succession.
@@ -175,15 +217,10 @@ impl Sender {
         let (first, rest) = body.split_at((LINE_DATA - head.len()).min(body.len()));
         both[..head.len()].copy_from_slice(head);
         both[head.len()..head.len() + first.len()].copy_from_slice(first);
-        let (start, end) = self.memory.rest(self.bytes, len - LINE_DATA);
-        if !self.fits(1, end) && !self.refresh(1, end)? {
-            return Ok(false);
-        }
-        let to = self.memory.byte(start);
+        let Some((to, flag)) = self.take_bytes(len - LINE_DATA)? else { return Ok(false) };
         self.memory.segment.copy_in(to, rest_of_head);
         self.memory.segment.copy_in(to + rest_of_head.len(), rest);
-        self.bytes = end;
-        self.write_gathered(&both, len);
+        self.write_gathered(&both, len as u32 | flag);
         Ok(true)
     }
 
@@ -191,13 +228,13 @@ impl Sender {
         if !self.has_lines(len.div_ceil(LINE_DATA).max(1) as u64)? {
             return Ok(false);
         }
-        self.write_gathered(frame, len);
+        self.write_gathered(frame, len as u32);
         self.write_continued(&frame[LINE_DATA.min(len)..len]);
         Ok(true)
     }
 
     /// Writes the first line of a frame that was copied together.
-    fn write_gathered(&mut self, frame: &[u8; MAX_SPAN * LINE_DATA], len: usize) {
+    fn write_gathered(&mut self, frame: &[u8; MAX_SPAN * LINE_DATA], len: u32) {
         let (head, body) = frame.split_first_chunk::<8>().expect("it has more than a word");
         self.write_first([u64::from_le_bytes(*head)], &body[..LINE_DATA - 8], len);
     }
@@ -226,43 +263,78 @@ impl Sender {
     /// Whether `count` lines may be written.
     #[inline(always)]
     fn has_lines(&mut self, count: u64) -> Result<bool, Corrupt> {
-        Ok(self.lines + count <= self.limit || self.refresh(count, 0)?)
+        if self.lines + count > self.limit {
+            self.refresh()?;
+        }
+        Ok(self.lines + count <= self.limit)
     }
 
-    #[inline(always)]
-    fn fits(&self, lines: u64, end: u64) -> bool {
-        self.lines + lines <= self.limit && end <= self.consumed_bytes + self.memory.shape.bytes as u64
-    }
-
-    /// Reads what the receiver has consumed. Returns whether there is room for `lines` more lines, and for
-    /// bytes up to `end`.
+    /// Reads what the receiver has consumed.
     #[cold]
-    fn refresh(&mut self, lines: u64, end: u64) -> Result<bool, Corrupt> {
+    fn refresh(&mut self) -> Result<(), Corrupt> {
         let consumed = self.memory.head.get(CONSUMED);
         let (took, bytes) = (consumed[0].load(Ordering::Acquire), consumed[1].load(Ordering::Acquire));
         let sound = (self.consumed_lines..=self.lines).contains(&took)
-            && (self.consumed_bytes..=self.bytes).contains(&bytes);
+            && (self.consumed_bytes..=self.bytes.at).contains(&bytes);
         if !sound {
             return Err(Corrupt);
         }
         (self.consumed_lines, self.consumed_bytes) = (took, bytes);
         self.limit = if self.ended { 0 } else { took + self.memory.shape.lines as u64 - 1 };
-        Ok(self.fits(lines, end))
+        Ok(())
+    }
+
+    /// Finds a place for `len` bytes, by what is known of the receiver's progress.
+    #[inline]
+    fn place(&self, len: usize) -> Option<Placed> {
+        self.bytes.place(len, self.memory.shape.bytes as u64, self.consumed_bytes)
+    }
+
+    /// Takes a line and `len` bytes for a frame. Returns where the bytes are, and the flag of the line.
+    #[inline]
+    fn take_bytes(&mut self, len: usize) -> Result<Option<(usize, u32)>, Corrupt> {
+        let mut placed = self.place(len);
+        let ordinary = |placed: &Placed| placed.flag == 0 && placed.after.part == self.bytes.part;
+        if self.lines >= self.limit || !placed.as_ref().is_some_and(ordinary) {
+            self.refresh()?;
+            placed = self.place(len).filter(|_| self.lines < self.limit);
+        }
+        let Some(Placed { start, flag, after }) = placed else {
+            self.extend(2 * self.bytes.part);
+            return Ok(None);
+        };
+        if after.part > self.bytes.part {
+            self.extend(after.part);
+        }
+        self.bytes = after;
+        Ok(Some((self.memory.byte(start), flag)))
+    }
+
+    /// There was no room: uses more of the ring of bytes from now on, up to `part` bytes.
+    #[cold]
+    fn extend(&mut self, part: u64) {
+        let part = part.min(self.memory.shape.bytes as u64);
+        let (from, to) = (self.bytes.part as usize, part as usize);
+        // It spares page faults. If there is no memory, the next write fares as any other does then.
+        let _ = self.memory.segment.populate(self.memory.bytes + from, to - from);
+        self.bytes.part = part;
     }
 
     /// Returns the number of largest frames that there is room for, by what the receiver has published. If it
     /// is not zero, there is room for a frame of any size.
     pub fn room(&mut self) -> Result<usize, Corrupt> {
-        self.refresh(0, 0)?;
+        self.refresh()?;
         let lines = self.limit.saturating_sub(self.lines) / self.memory.shape.span as u64;
-        // Computed frame by frame, because the end of the ring of bytes may be left unused.
-        let (mut frames, mut at) = (0, self.bytes);
-        while frames < lines {
-            let (_, end) = self.memory.rest(at, self.memory.shape.max_frame - LINE_DATA);
-            if !self.fits(1, end) {
-                break;
-            }
-            at = end;
+        // Computed frame by frame, because bytes may be left out.
+        let (mut frames, mut bytes) = (0, self.bytes);
+        while frames < lines
+            && let Some(placed) = bytes.place(
+                self.memory.shape.max_frame - LINE_DATA,
+                self.memory.shape.bytes as u64,
+                self.consumed_bytes,
+            )
+        {
+            bytes = placed.after;
             frames += 1;
         }
         Ok(frames as usize)
@@ -271,23 +343,20 @@ impl Sender {
     /// Whether a frame of any size can be sent. Reads the receiver's position only if needed.
     #[inline]
     pub fn has_room(&mut self) -> Result<bool, Corrupt> {
-        let (_, end) = self.memory.rest(self.bytes, self.memory.shape.max_frame - LINE_DATA);
-        let lines = self.memory.shape.span as u64;
-        Ok(self.fits(lines, end) || self.refresh(lines, end)?)
+        if self.has_room_now() {
+            return Ok(true);
+        }
+        self.refresh()?;
+        let room = self.has_room_now();
+        if !room && self.bytes.part < self.memory.shape.bytes as u64 {
+            self.extend(2 * self.bytes.part);
+        }
+        Ok(room)
     }
 
-    /// Whether the receiver sleeps and must be rung for, to be called after sending. Returns true once per
-    /// sleep.
-    #[inline(always)]
-    pub fn must_ring(&self, barrier: Barrier) -> bool {
-        barrier.light();
-        let asleep = &self.memory.head.get(ASLEEP)[0];
-        if asleep.load(Ordering::Relaxed) == 0 {
-            return false;
-        }
-        // The side that clears it rings; a receiver that has announced its sleep again meanwhile is rung for,
-        // too.
-        asleep.store(0, Ordering::Relaxed);
-        true
+    #[inline]
+    fn has_room_now(&self) -> bool {
+        let longest = self.memory.shape.max_frame - LINE_DATA;
+        self.lines + self.memory.shape.span as u64 <= self.limit && self.place(longest).is_some()
     }
 }

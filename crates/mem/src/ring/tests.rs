@@ -75,11 +75,54 @@ fn a_full_ring_refuses_until_frames_are_taken() {
 fn corruption_is_detected() {
     let segment = Arc::new(Segment::create(SHAPE.size()).unwrap());
     let mut sender = Sender::new(segment.clone(), 0, SHAPE);
-    let receiver = Receiver::new(segment.clone(), 0, SHAPE);
+    let mut receiver = Receiver::new(segment.clone(), 0, SHAPE);
     segment.word(HEAD * LINE).store(1 | 513 << 32, Ordering::Relaxed);
+    assert_eq!(receiver.peek(), Err(Corrupt));
+    // A frame that begins at the start of the ring is possible; one that reaches beyond its end is not, and
+    // neither is one of a single line that begins anywhere.
+    let flagged = |len: u64| 1 | len << 32 | u64::from(WRAPPED) << 32;
+    segment.word(HEAD * LINE).store(flagged(512), Ordering::Relaxed);
+    assert_eq!(receiver.peek(), Ok(Some(Peeked::Frame(512))));
+    for len in [513, 40, 200] {
+        segment.word(HEAD * LINE).store(flagged(len), Ordering::Relaxed);
+        assert_eq!(receiver.peek(), Err(Corrupt), "{len}");
+    }
+    receiver.bytes = 4096 - 64;
+    segment.word(HEAD * LINE).store(1 | 400 << 32, Ordering::Relaxed);
     assert_eq!(receiver.peek(), Err(Corrupt));
     segment.word(CONSUMED as usize * LINE).store(5, Ordering::Relaxed);
     assert_eq!(sender.room(), Err(Corrupt));
+}
+
+/// S-35: a sender whose receiver keeps up uses the first part of the ring of bytes only, whatever the sizes
+/// of its frames; one whose receiver does not keep up uses all of it.
+#[test]
+fn little_of_the_ring_is_used_if_that_suffices() {
+    const LONG: Shape = Shape { lines: 128, span: 4, bytes: 64 << 10, max_frame: 4 << 10 };
+    let segment = Arc::new(Segment::create(LONG.size()).unwrap());
+    let (mut sender, mut receiver) =
+        (Sender::new(segment.clone(), 0, LONG), Receiver::new(segment.clone(), 0, LONG));
+    let bytes = (HEAD + LONG.lines) * LINE;
+    let used =
+        || (bytes..LONG.size()).step_by(8).rev().find(|at| segment.word(*at).load(Ordering::Relaxed) != 0);
+    for i in 0..10_000 {
+        assert!(sender.push(&[7; 8], &vec![9; 1_000 + i % 100]).unwrap());
+        assert_eq!(pop(&mut receiver).unwrap().len(), 1_008 + i % 100);
+    }
+    assert!(used().unwrap() < bytes + LONG.first_bytes(), "a receiver that keeps up");
+    let mut sent = 0;
+    for _ in 0..8 {
+        sent = 0;
+        while sender.push(&[7; 8], &[9; 1_000]).unwrap() {
+            sent += 1;
+        }
+        for _ in 0..sent {
+            assert_eq!(pop(&mut receiver).unwrap().len(), 1_008);
+        }
+        assert!(pop(&mut receiver).is_none());
+    }
+    assert!(sent >= LONG.bytes / 1_024 - 4, "{sent} frames were in flight");
+    assert!(used().unwrap() >= bytes + LONG.bytes / 2);
 }
 
 /// S-3: bytes left from the last lap are not taken for a frame, whatever they are.

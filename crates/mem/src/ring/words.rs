@@ -59,9 +59,8 @@ impl Receiver {
             self.pop_continued(&mut bytes[..rest]);
             to.0.write(to.1, &bytes[..rest])
         } else {
-            let (start, end) = self.memory.rest(self.bytes, rest);
-            self.bytes = end;
-            self.memory.segment.copy_to(self.memory.byte(start), rest, to)
+            let at = self.take_bytes(rest);
+            self.memory.segment.copy_to(at, rest, to)
         };
         self.advance();
         placed
@@ -105,6 +104,7 @@ mod tests {
             assert_eq!(receiver.pop_words(|first| first == 2), PoppedLine::Other);
             if !short {
                 assert_eq!(receiver.pop_words(|_| true), PoppedLine::Other);
+                assert_eq!(receiver.peek(), Ok(Some(Peeked::Frame(frame.len()))));
                 assert_eq!(receiver.pop_rest(frame.len(), (&memory, 9)), Ok(()));
                 let mut rest = vec![0; frame.len() - LINE_DATA];
                 memory.read(9, &mut rest).unwrap();
@@ -126,6 +126,7 @@ mod tests {
         let (segment, mut sender, mut receiver) = ends();
         let memory = ApertureMemory::adopt(vec![7; 100]).unwrap();
         assert_eq!(sender.push_long([1], &[9; 200]), Ok(true));
+        assert_eq!(receiver.peek(), Ok(Some(Peeked::Frame(208))));
         assert_eq!(receiver.pop_rest(208, (&memory, 0)), Err(OutOfRange));
         assert_eq!(receiver.pop_words(|_| true), PoppedLine::Empty);
         assert_eq!(memory.into_vec(), Some(vec![7; 100]));

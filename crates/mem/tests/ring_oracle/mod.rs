@@ -4,11 +4,11 @@
 
 use std::collections::VecDeque;
 
+use tautline_mem::Segment;
 use tautline_mem::ring::{
     Corrupt, InlineFrame, LINE, LINE_DATA, LINE_DATA_WORDS, Peeked, PoppedLine, Receiver, Sender, Shape,
 };
 use tautline_mem::sync::{Arc, Ordering};
-use tautline_mem::{Barrier, Segment};
 
 const SHAPES: [Shape; 3] = [
     Shape { lines: 8, span: 4, bytes: 4096, max_frame: 512 },
@@ -235,14 +235,6 @@ impl Ring {
                 let (any, room) = (self.sender.has_room()?, self.sender.room()?);
                 assert!(room < self.shape.lines);
                 assert!(!self.is_sound() || !any || room > 0, "room for any frame, and no room");
-            }
-            100..200 => {
-                self.receiver.set_asleep(which.is_multiple_of(2));
-                let ring = self.sender.must_ring(Barrier::symmetric());
-                assert!(
-                    !self.is_sound() || ring == which.is_multiple_of(2),
-                    "only sleepers are rung for, and always"
-                );
             }
             _ => assert!(!self.is_sound() || self.receiver.taken() == self.tally.popped, "counts"),
         }

@@ -62,6 +62,12 @@ impl Awaited {
         }
     }
 
+    /// Whether nothing is waited for.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.what == 0
+    }
+
     /// Whether something of it is there.
     #[inline]
     pub(super) fn is_there(&self, shm: &mut Shm) -> bool {
@@ -117,12 +123,13 @@ mod tests {
     use super::*;
 
     use rustix::event::{EventfdFlags, eventfd};
-    use tautline_device::shm::PairEnd;
+    use tautline_device::shm::{Contribution, LanePages, PairEnd};
     use tautline_device::udp::{Udp, UdpConfig};
 
     fn end() -> PairEnd {
         let fd = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-        PairEnd { process: fd(), pool: None }
+        let number = LanePages::create().unwrap().take_number().unwrap();
+        PairEnd { process: fd(), own: Contribution { pool: None, number } }
     }
 
     fn port() -> Port {

@@ -127,30 +127,23 @@ impl Channel {
         }
     }
 
-    /// Tells the peer that this side is about to sleep. False if no memory is shared.
-    pub(crate) fn announce_sleep(&mut self) -> bool {
-        self.shm_mut().map(super::shm::ShmChannel::announce_sleep).is_some()
+    /// Publishes what was taken. Returns the low bits of the number of frames taken so far, and whether nothing
+    /// more is to be done: there are no frames, and nobody waits for anything of the peer.
+    pub(crate) fn retire(&mut self) -> (u32, bool) {
+        self.shm_mut().map_or((0, false), |shm| {
+            shm.publish();
+            (shm.taken() as u32, shm.is_idle())
+        })
     }
 
-    /// Tells the peer that this side is awake.
-    pub(crate) fn announce_wake(&mut self) {
-        if let Some(shm) = self.shm_mut() {
-            shm.announce_wake();
-        }
+    /// Returns whether there are no frames, and nobody waits for anything of the peer.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.shm().is_none_or(super::shm::ShmChannel::is_idle)
     }
 
-    /// Takes the peer's ring, if it rang since this side announced its sleep (S-31).
-    pub(crate) fn take_ring(&mut self) {
-        if let Some(shm) = self.shm_mut() {
-            shm.take_ring();
-        }
-    }
-
-    /// Makes what was announced on any channel visible before what is read next (S-14).
-    pub(crate) fn barrier(&self) {
-        if let Some(shm) = self.shm() {
-            shm.barrier();
-        }
+    /// Takes the peer's ring, if there is one (S-31). Returns whether there was.
+    pub(crate) fn take_ring(&mut self) -> bool {
+        self.shm_mut().is_some_and(super::shm::ShmChannel::take_ring)
     }
 
     /// Returns whether the peer wrote to the ring what no correct peer writes.

@@ -111,14 +111,23 @@ impl ShmChannel {
         let clear = self.shm.has_room();
         // A sender that found no room may try again, and nobody else would notice that there is some.
         port.activity += u64::from(self.awaited.take_room() && clear);
-        self.awaited.note_room(clear);
+        self.note_room(clear);
         clear
     }
 
     pub(super) fn has_room_for_record(&mut self) -> bool {
         let clear = self.shm.has_room();
-        self.awaited.note_room(clear);
+        self.note_room(clear);
         clear
+    }
+
+    /// A sender has looked for room. If there was none, the lane polls this channel until there is (S-39).
+    #[inline]
+    fn note_room(&mut self, found: bool) {
+        self.awaited.note_room(found);
+        if !found {
+            self.shm.attend();
+        }
     }
 
     /// Pushes a frame, and wakes the peer if it sleeps.
@@ -131,7 +140,7 @@ impl ShmChannel {
     /// Pushes a control frame, beside `taken` frames whose room is promised. False for want of room.
     pub(super) fn push_control(&mut self, bytes: &[u8], taken: usize) -> bool {
         let pushed = self.shm.room() > taken && self.push(bytes);
-        self.awaited.note_room(pushed);
+        self.note_room(pushed);
         pushed
     }
 
@@ -188,7 +197,7 @@ impl ShmChannel {
             }
         }
         let sent = self.shm.push(&head[..len], data).is_ok();
-        self.awaited.note_room(sent);
+        self.note_room(sent);
         self.shm.flush();
         sent
     }
@@ -200,7 +209,7 @@ impl ShmChannel {
             let mut head = [0; LONG_LEN];
             record::write::more(&mut head, message, offset + done as u64, part.len());
             if self.shm.push(&head, part).is_err() {
-                self.awaited.note_room(false);
+                self.note_room(false);
                 break;
             }
             self.shm.flush();
@@ -301,7 +310,7 @@ impl ShmChannel {
         let mut bytes = [0; LOAN_LEN];
         record::write::loan(&mut bytes, handler, number, at, len);
         let pushed = self.shm.push_line(&words_of(&bytes), LOAN_LEN);
-        self.awaited.note_room(pushed);
+        self.note_room(pushed);
         pushed
     }
 
@@ -309,18 +318,23 @@ impl ShmChannel {
     pub(super) fn push_window(&mut self, message: u32, limit: u64) -> bool {
         let pushed = self.shm.push_window(message, limit);
         self.awaited.note_window_room(pushed);
+        if !pushed {
+            self.shm.attend();
+        }
         pushed
     }
 
     /// Windows that the peer grants count as activity, until no message is longer than its first window.
     pub(super) fn want_windows(&mut self) {
         self.awaited.want_windows();
+        self.shm.attend();
     }
 
     /// Loans that come back from now on count as activity.
     #[inline]
     pub(super) fn want_returns(&mut self) {
         self.awaited.want_returns(self.shm.returned_count());
+        self.shm.attend();
     }
 
     /// Whether there is room, a loan is back or a window was granted that a sender waits for.
@@ -492,23 +506,24 @@ impl ShmChannel {
 
     // Sleeping.
 
-    /// Says that this side is about to sleep.
-    pub(crate) fn announce_sleep(&mut self) {
-        self.shm.announce_sleep();
+    /// Tells the peer what was taken (S-12).
+    pub(crate) fn publish(&mut self) {
+        self.shm.publish();
     }
 
-    pub(crate) fn announce_wake(&mut self) {
-        self.shm.announce_wake();
+    /// Frames taken.
+    pub(crate) fn taken(&self) -> u64 {
+        self.shm.taken()
     }
 
-    /// Takes the peer's ring, if it rang since this side announced its sleep (S-31).
-    pub(crate) fn take_ring(&mut self) {
-        self.shm.take_ring();
+    /// Whether there are no frames, and nobody waits for anything of the peer.
+    pub(crate) fn is_idle(&self) -> bool {
+        !self.shm.has_frames() && self.awaited.is_empty() && self.end().is_none()
     }
 
-    /// Makes what was announced visible before what is read next (S-14).
-    pub(crate) fn barrier(&self) {
-        self.shm.barrier();
+    /// Takes the peer's ring, if there is one (S-31).
+    pub(crate) fn take_ring(&mut self) -> bool {
+        self.shm.take_ring()
     }
 
     pub(crate) fn is_corrupt(&self) -> bool {

@@ -263,7 +263,9 @@ impl Endpoint {
     pub fn take(&self, limit: usize, delivery: &mut Delivery) -> Result<bool, SendError> {
         debug_assert!(delivery.is_empty());
         let mut lane = self.lock_awake()?;
-        lane.announce_wake();
+        if lane.local.poll.asleep {
+            lane.wake_up();
+        }
         if !lane.local.former.is_empty() && lane.inbox.is_empty() {
             // What was taken before has been handled.
             lane.local.former.clear();

@@ -169,12 +169,13 @@ impl Endpoint {
         // Frames that make no slot ready may still make room to send, so they count, too.
         let came = std::mem::take(&mut lane.status.watchdog_polled) | (lane.poll(now) > 0);
         let moved = blocked_since.is_some_and(|seen| lane.activity() != seen);
-        if came || moved || lane.has_ready() || !lane.announce_sleep() {
+        if came || moved || lane.has_ready() || !lane.announce_sleep(now) {
             return Ok(false);
         }
         lane.poll_all_soon();
         self.shared.renew(&mut lane);
-        let deadline = lane.next_deadline();
+        let sweep = lane.local.poll.sweep_at();
+        let deadline = lane.next_deadline().into_iter().chain(sweep).min();
         // Under the owner word: a thread that polls after this one counts it among the sleepers.
         lane.set_armed(true);
         self.shared.fork.set_flag(true);

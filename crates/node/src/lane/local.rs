@@ -9,8 +9,8 @@ use super::Lane;
 use super::frames::{FastPoll, FrameBatch};
 use super::inbox::Place;
 use crate::channel::{ChannelNumbers, NextFrame, ShmChannel};
-use crate::local::{Dialled, Hello, IncomingDial, explain};
-use crate::{Address, Down, Event, PeerId, PeerState, Rank};
+use crate::local::{Dialled, Hello, IncomingDial, LocalPeers, explain};
+use crate::{Address, Down, Event, PeerState, Rank};
 
 /// Polls of shared memory for each read of the clock.
 const SPINS: u32 = 64;
@@ -27,7 +27,8 @@ impl Lane {
     /// Whether a local peer has sent something, or closed.
     #[inline(always)]
     pub(crate) fn has_local_frames(&self) -> bool {
-        self.local.poll.active().iter().any(|rank| self.peers.member(*rank).channel.has_frames())
+        let poll = &self.local.poll;
+        poll.active().any(|rank| self.peers.member(rank).channel.has_frames()) || poll.has_new()
     }
 
     /// Whether a local peer has made room, or granted a window, that a sender waits for: [`Lane::receive`]
@@ -35,7 +36,7 @@ impl Lane {
     #[inline]
     pub(crate) fn has_new_local_room(&mut self) -> bool {
         let Lane { local, peers, .. } = self;
-        local.poll.active().iter().any(|rank| peers.member_mut(*rank).channel.has_new_room())
+        local.poll.active().any(|rank| peers.member_mut(rank).channel.has_new_room())
     }
 
     /// How often a waiting program polls before it reads the clock.
@@ -78,33 +79,58 @@ impl Lane {
         found
     }
 
+    /// Polls the rings that were busy lately, and then looks for others with frames. The peer that was found last
+    /// is polled last. The first ring is polled here, outside of any loop: mostly there is no other.
     #[inline]
     fn find_frames(&mut self, limit: usize, batch: &mut FrameBatch) -> FastPoll {
-        let count = self.local.poll.len();
-        for i in 0..count {
-            // The peer that was found last is polled last.
-            let place = self.local.poll.place(i);
-            let peer = self.peers.member_mut(self.local.poll.active()[place]);
-            let (small, more) = peer.channel.pop_inline(&mut batch.inline, limit);
-            if small > 0 {
-                (batch.small, batch.long) = (small, None);
-                batch.from = peer.id();
-                batch.more = more || count > 1;
-                self.local.poll.found_at(place);
-                return FastPoll::Frames;
-            }
-            if more {
-                return self.find_long(place, batch);
-            }
+        let first = self.local.poll.first();
+        match self.poll_ring(first, limit, batch) {
+            FastPoll::Empty => self.find_others(first, limit, batch),
+            found => found,
         }
-        self.found_nothing()
+    }
+
+    #[inline(never)]
+    fn find_others(&mut self, first: usize, limit: usize, batch: &mut FrameBatch) -> FastPoll {
+        let (mut place, mut others) = (first, self.local.poll.len().saturating_sub(1));
+        loop {
+            for _ in 0..others {
+                place = self.local.poll.after(place);
+                let found = self.poll_ring(place, limit, batch);
+                if found != FastPoll::Empty {
+                    return found;
+                }
+            }
+            if !self.local.poll.find_new() {
+                return self.found_nothing();
+            }
+            others = self.local.poll.len();
+        }
+    }
+
+    /// Takes frames out of the ring at a place.
+    #[inline(always)]
+    fn poll_ring(&mut self, place: usize, limit: usize, batch: &mut FrameBatch) -> FastPoll {
+        let Some(peer) = self.local.poll.peer_at(place).and_then(|at| self.peers.at_place(at)) else {
+            return FastPoll::Empty;
+        };
+        let (small, more) = peer.channel.pop_inline(&mut batch.inline, limit);
+        if small > 0 {
+            (batch.small, batch.long) = (small, None);
+            batch.from = peer.id();
+            batch.more = more || self.local.poll.len() > 1;
+            self.local.poll.found_at(place);
+            return FastPoll::Frames;
+        }
+        if more { self.find_long(place, batch) } else { FastPoll::Empty }
     }
 
     /// The next frame of a peer is no small message: it may be a longer one, or a memory record.
     #[inline(never)]
     fn find_long(&mut self, place: usize, batch: &mut FrameBatch) -> FastPoll {
         let count = self.local.poll.len();
-        let peer = self.peers.member_mut(self.local.poll.active()[place]);
+        let Some(rank) = self.local.poll.at(place) else { return FastPoll::SlowPath };
+        let peer = self.peers.member_mut(rank);
         match peer.channel.take_message(&mut batch.frame) {
             NextFrame::Message(len) => {
                 (batch.small, batch.long) = (0, Some(len));
@@ -126,41 +152,65 @@ impl Lane {
         if self.local.poll.is_empty() || self.has_events() { FastPoll::SlowPath } else { FastPoll::Empty }
     }
 
-    /// Delivers the frames of a batch but for the first `handled` as any other slot, before whatever has been
-    /// taken since.
-    #[cold]
-    pub(crate) fn put_back(&mut self, batch: &FrameBatch, handled: usize) {
-        self.port.activity += 1;
-        let is_control = |frame: &&[u8]| frame.first().is_some_and(|first| record::is_control(*first));
-        for control in batch.frames().skip(handled).filter(is_control) {
-            if self.add_pending(batch.from) {
-                self.handle_control(batch.from.rank, control);
-            }
-        }
-        let count = batch.frames().count() - handled;
-        for frame in batch.frames().rev().take(count).filter(|frame| !is_control(frame)) {
-            // If the peer is gone by now, what it sent whole still counts (S-6).
-            self.add_pending(batch.from);
-            self.inbox.push_front(batch.from, frame);
-        }
-    }
-
-    /// A frame that was taken out counts as pending; false if its peer is gone.
-    fn add_pending(&mut self, from: PeerId) -> bool {
-        let peer = self.peers.member_mut(from.rank);
-        peer.incarnation == from.incarnation && peer.channel.add_pending()
-    }
-
     /// Takes what local peers have sent, as much as a batch holds. Returns how many frames.
-    pub(super) fn receive_local(&mut self) -> usize {
+    pub(super) fn receive_local(&mut self, now: Nanos) -> usize {
+        self.local.poll.find_new();
+        let found = self.receive_active();
+        // S-40: a peer rang, and no bit says what for.
+        if self.local.poll.take_rung() && found == 0 && self.sweep(now) {
+            return self.receive_active();
+        }
+        if self.local.poll.is_retire_due() {
+            self.retire_idle();
+        }
+        found
+    }
+
+    /// Checks the rings that are not polled. Returns whether one of them has frames, or this side waits for
+    /// something of its peer.
+    #[cold]
+    fn sweep(&mut self, now: Nanos) -> bool {
+        let Lane { local, peers, .. } = self;
+        local.poll.sweep(now, |rank| !peers.member(rank).channel.is_idle())
+    }
+
+    /// Polls the rings no more that have been idle for a while.
+    #[cold]
+    fn retire_idle(&mut self) {
+        if self.begin_retire() > 0 {
+            self.barrier();
+            self.end_retire();
+        }
+    }
+
+    fn begin_retire(&mut self) -> usize {
+        let Lane { local, peers, .. } = self;
+        local.poll.begin_retire(|rank| peers.member_mut(rank).channel.retire())
+    }
+
+    fn end_retire(&mut self) {
+        let Lane { local, peers, .. } = self;
+        local.poll.end_retire(|rank| peers.member(rank).channel.is_idle());
+    }
+
+    /// Makes what was announced to all local peers visible before what is read next (S-14).
+    fn barrier(&self) {
+        if let Some(discovery) = &self.local.discovery {
+            discovery.barrier().heavy();
+        }
+    }
+
+    fn receive_active(&mut self) -> usize {
         let mut batch = self.inbox.take_batch();
         batch.clear();
         let (mut count, mut bytes) = (0, 0);
         let limit = self.config.link.credit_slots as usize;
         self.local.poll.next_turn();
-        for i in 0..self.local.poll.len() {
+        let mut place = self.local.poll.first();
+        for _ in 0..self.local.poll.len() {
             // What peers send may end their channels.
-            let Some(rank) = self.local.poll.at(self.local.poll.place(i)) else { continue };
+            let Some(rank) = self.local.poll.at(place) else { break };
+            place = self.local.poll.after(place);
             let (peer, port) = self.channel(rank);
             if peer.channel.note_new_room(port) {
                 self.local.poll.poll_slowly_soon();
@@ -175,6 +225,9 @@ impl Lane {
         }
         self.inbox.return_batch(batch);
         self.port.activity += count as u64;
+        if count > 0 {
+            self.local.poll.note_found();
+        }
         self.end_closed();
         count
     }
@@ -193,25 +246,24 @@ impl Lane {
     // Sleeping.
 
     /// Tells local peers that this node is about to sleep, and polls once more: false if it should not sleep.
-    pub(crate) fn announce_sleep(&mut self) -> bool {
-        let Lane { local, peers, .. } = self;
-        let mut last = None;
-        for rank in local.poll.active() {
-            let channel = &mut peers.member_mut(*rank).channel;
-            if channel.announce_sleep() {
-                last = Some(*rank);
-            }
-        }
-        if let Some(rank) = last {
-            local.poll.asleep = true;
-            peers.member(rank).channel.barrier();
+    pub(crate) fn announce_sleep(&mut self, now: Nanos) -> bool {
+        self.local.poll.announce_sleep();
+        if self.local.poll.asleep {
+            // Idle rings need not be polled after this sleep; the others learn what was taken (S-12).
+            self.begin_retire();
+            self.barrier();
+            self.end_retire();
         }
         let room = self.has_new_local_room();
         // Nobody might wake this node for a ring that is corrupt.
-        let corrupt =
-            self.local.poll.active().iter().any(|rank| self.peers.member(*rank).channel.is_corrupt());
+        let corrupt = self.local.poll.active().any(|rank| self.peers.member(rank).channel.is_corrupt());
         let more = self.memory.has_more() || self.tags.has_more();
-        if room || corrupt || more || self.has_takeable_frames() {
+        let is_sweep_due = self.local.poll.asleep && self.local.poll.is_sweep_due(now);
+        let swept = is_sweep_due && self.sweep(now);
+        if is_sweep_due {
+            self.local.poll.note_checked();
+        }
+        if room || corrupt || more || swept || self.local.poll.has_new() || self.has_takeable_frames() {
             self.announce_wake();
             return false;
         }
@@ -222,8 +274,8 @@ impl Lane {
     /// leaves untaken.
     fn has_takeable_frames(&self) -> bool {
         let limit = self.config.link.credit_slots as usize;
-        let takeable = |rank: &Rank| self.peers.member(*rank).channel.has_takeable_frames(limit);
-        self.local.poll.active().iter().any(takeable)
+        let takeable = |rank: Rank| self.peers.member(rank).channel.has_takeable_frames(limit);
+        self.local.poll.active().any(takeable)
     }
 
     /// Tells local peers that this node is awake again.
@@ -232,20 +284,34 @@ impl Lane {
             // Another thread still sleeps, and wants to be rung for.
             return;
         }
-        let Lane { local, peers, .. } = self;
-        if std::mem::take(&mut local.poll.asleep) {
-            for rank in local.poll.active() {
-                peers.member_mut(*rank).channel.announce_wake();
-            }
-        }
+        self.local.poll.announce_wake();
     }
 
     /// A thread that slept on the descriptors takes the rings that woke it, so that they wake no other.
     pub(crate) fn take_rings(&mut self) {
         let Lane { local, peers, .. } = self;
-        for rank in local.poll.active() {
-            peers.member_mut(*rank).channel.take_ring();
+        let LocalPeers { discovery: Some(discovery), poll, .. } = local else { return };
+        discovery.for_each_readable(|rank| {
+            if peers.member_mut(rank).channel.take_ring() {
+                poll.note_ring();
+            }
+        });
+    }
+
+    /// Somebody polls although peers were told that this node sleeps.
+    #[cold]
+    pub(crate) fn wake_up(&mut self) {
+        // A ring may be for a thread that still sleeps.
+        if self.status.sleepers == 0 {
+            self.announce_wake();
+            self.take_rings();
         }
+    }
+
+    /// Has peers ring while the program computes, so that the watchdog serves them at once (N-13). False if
+    /// there is something to serve first.
+    pub(crate) fn announce_computing(&mut self, now: Nanos) -> bool {
+        self.local.poll.asleep || self.announce_sleep(now)
     }
 
     /// This node was woken, perhaps by a process of this host.
@@ -317,6 +383,10 @@ impl Lane {
         let Some(discovery) = &mut self.local.discovery else { return };
         discovery.unlink_exited(now);
         discovery.listen_again(now);
+        if self.local.poll.is_sweep_overdue(now) {
+            self.sweep(now);
+        }
+        let Some(discovery) = &mut self.local.discovery else { return };
         if discovery.has_redials() {
             for rank in discovery.take_redials(now) {
                 // A peer that had been there may come back, too.
@@ -442,6 +512,9 @@ impl Lane {
         peer.channel.link.peering.stop_connecting();
         peer.reset_channel(port);
         let numbers = ChannelNumbers { ours: epoch as u32, theirs: greeting.epoch as u32 };
+        let place = self.peers.place(rank) as u16;
+        self.local.poll.add((rank, place), shm.number());
+        let peer = self.peers.member_mut(rank);
         peer.channel.establish_shm(ShmChannel::new(shm, greeting.window, numbers));
         peer.local.refused = None;
         peer.incarnation += 1;
@@ -449,7 +522,6 @@ impl Lane {
         peer.connect_by = connect_by;
         let id = peer.id();
         self.memory.peer_up(id);
-        self.local.poll.add(rank);
         self.inbox.reserve(self.config.link.credit_slots as usize);
         self.push_transport(rank, "shm", "on this host, of this user".to_owned());
         self.announce(rank);
@@ -518,29 +590,5 @@ impl Lane {
         }
         let end = self.peers.member(rank).channel.end();
         self.teardown(rank, if end == Some(Down::Closed) { Down::Closed } else { Down::Exited });
-    }
-
-    /// Lets go of memory that is shared with a peer, if any is.
-    pub(super) fn detach_shm(&mut self, rank: Rank) {
-        let peer = self.peers.member_mut(rank);
-        let id = peer.id();
-        let Some(mut shm) = peer.channel.detach_shm() else { return };
-        self.local.poll.remove(rank);
-        self.local.former.keep(id, &mut shm);
-        if let Some(discovery) = &self.local.discovery {
-            discovery.detached(shm.liveness_fds());
-        }
-        self.counters.local.add(shm.counts());
-    }
-
-    /// Closes the channels of all local peers: what was sent stays where they find it.
-    pub(super) fn close_local(&mut self) {
-        for rank in self.local.poll.take_all() {
-            if let Some(mut shm) = self.peers.member_mut(rank).channel.detach_shm() {
-                shm.close();
-                self.counters.local.add(shm.counts());
-            }
-        }
-        self.local.discovery = None;
     }
 }

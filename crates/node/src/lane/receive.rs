@@ -10,9 +10,10 @@ use tautline_wire::frame::{Kind, channel_of};
 use tautline_wire::record::{Class, Record, Records, is_control, is_served};
 
 use super::Lane;
+use super::frames::FrameBatch;
 use super::inbox::{Delivery, Place};
 use crate::channel::Ahead;
-use crate::{Down, PeerState, Rank};
+use crate::{Down, PeerId, PeerState, Rank};
 
 /// Memory records of one peer that are served before everything else has its turn.
 const MEMORY_AT_ONCE: u32 = 256;
@@ -27,7 +28,7 @@ impl Lane {
         // N-13: frames in shared memory wait there while the watchdog polls, unless memory or tags are to be
         // served.
         if !self.local.poll.is_empty() && (!self.status.watchdog_polls || self.is_serving_others()) {
-            let found = self.receive_local();
+            let found = self.receive_local(now);
             let due = self.local.poll.is_device_due(found, self.status.has_links);
             if !due && self.port.loopback_frames == 0 {
                 return found;
@@ -284,12 +285,21 @@ impl Lane {
         if self.local.poll.asleep {
             return;
         }
-        let mut i = 0;
-        while let Some(rank) = self.local.poll.at(i) {
-            i += 1;
-            match self.peers.member_mut(rank).channel.pop_served_words() {
-                PoppedLine::Empty => {}
-                line => self.serve_lines(rank, line),
+        let (mut i, mut found) = (0, false);
+        loop {
+            while let Some(rank) = self.local.poll.at(i) {
+                i += 1;
+                match self.peers.member_mut(rank).channel.pop_served_words() {
+                    PoppedLine::Empty => {}
+                    line => {
+                        self.serve_lines(rank, line);
+                        found = true;
+                    }
+                }
+            }
+            // Those that are new are behind the others.
+            if !self.local.poll.find_new_unless(found) {
+                break;
             }
         }
     }
@@ -377,6 +387,31 @@ impl Lane {
     #[inline]
     pub(super) fn is_serving(&self) -> bool {
         self.memory.is_busy() || self.tags.is_busy()
+    }
+
+    /// Delivers the frames of a batch but for the first `handled` as any other slot, before whatever has been
+    /// taken since.
+    #[cold]
+    pub(crate) fn put_back(&mut self, batch: &FrameBatch, handled: usize) {
+        self.port.activity += 1;
+        let is_control_frame = |frame: &&[u8]| frame.first().is_some_and(|first| is_control(*first));
+        for control in batch.frames().skip(handled).filter(is_control_frame) {
+            if self.add_pending(batch.from) {
+                self.handle_control(batch.from.rank, control);
+            }
+        }
+        let count = batch.frames().count() - handled;
+        for frame in batch.frames().rev().take(count).filter(|frame| !is_control_frame(frame)) {
+            // If the peer is gone by now, what it sent whole still counts (S-6).
+            self.add_pending(batch.from);
+            self.inbox.push_front(batch.from, frame);
+        }
+    }
+
+    /// A frame that was taken out counts as pending; false if its peer is gone.
+    fn add_pending(&mut self, from: PeerId) -> bool {
+        let peer = self.peers.member_mut(from.rank);
+        peer.incarnation == from.incarnation && peer.channel.add_pending()
     }
 }
 

@@ -125,4 +125,28 @@ impl Lane {
     pub(crate) fn is_closed(&self) -> bool {
         self.port.closed && self.peers.iter().all(|peer| !peer.channel.link.is_live())
     }
+
+    /// Lets go of memory that is shared with a peer, if any is.
+    pub(super) fn detach_shm(&mut self, rank: Rank) {
+        let peer = self.peers.member_mut(rank);
+        let id = peer.id();
+        let Some(mut shm) = peer.channel.detach_shm() else { return };
+        self.local.poll.remove(rank);
+        self.local.former.keep(id, &mut shm);
+        if let Some(discovery) = &self.local.discovery {
+            discovery.detached(shm.liveness_fds());
+        }
+        self.counters.local.add(shm.counts());
+    }
+
+    /// Closes the channels of all local peers: what was sent stays where they find it.
+    pub(super) fn close_local(&mut self) {
+        for rank in self.local.poll.take_all() {
+            if let Some(mut shm) = self.peers.member_mut(rank).channel.detach_shm() {
+                shm.close();
+                self.counters.local.add(shm.counts());
+            }
+        }
+        self.local.discovery = None;
+    }
 }

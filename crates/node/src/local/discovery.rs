@@ -5,22 +5,21 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{Timespec, epoll};
-use rustix::io::Errno;
-use rustix::process::{Resource, getrlimit};
-use tautline_device::shm::{self, Greeting, POOL_UNIT, Pool, Refusal, Shm};
+use tautline_device::shm::{self, Contribution, Greeting, LanePages, POOL_UNIT, Pool, Refusal, Shm};
 use tautline_link::{JobKey, Nanos};
+use tautline_mem::Barrier;
 
 use super::simulated::SimulatedHost;
 use super::sockets::{ListenerPaths, Sockets, job_name};
 use super::transport::{IncomingDial, LocalTransport, NextDial, OutgoingDial};
 use crate::limits::{LOCAL_POLL_NS, MAX_INCOMING};
-use crate::{Address, Config, DeviceName, Job, Member, PassedOver, Rank};
+use crate::{Address, Config, DeviceName, Job, Member, Rank};
 
 /// How often the listener of a dead peer is tried to be unlinked.
 const UNLINK_TRIES: u32 = 50;
 
 /// How long a listener is left alone whose connections cannot be accepted.
-const LISTEN_AGAIN: Nanos = 100_000_000;
+pub(super) const LISTEN_AGAIN: Nanos = 100_000_000;
 
 /// Stands for a process whose rank is not known yet.
 const STRANGER: u64 = u64::MAX;
@@ -64,10 +63,14 @@ pub(crate) struct Discovery {
     /// that accepted it.
     incoming: Arc<Mutex<Vec<Incoming>>>,
     asymmetric: bool,
+    /// Between this lane and its local peers.
+    barrier: Barrier,
     /// Datagrams are not to be used.
     pub(crate) only: bool,
     /// Ranks that are reached through shared memory; all of them if there is no list.
     reached: Option<Vec<bool>>,
+    /// The pages of the lane (S-37).
+    pages: Arc<LanePages>,
     /// Bytes that each peer can be lent.
     pool: usize,
     /// What peers that may read this process find there: the job's name (S-9).
@@ -129,7 +132,7 @@ fn lock(incoming: &Mutex<Vec<Incoming>>) -> MutexGuard<'_, Vec<Incoming>> {
 
 impl Discovery {
     /// Opens this node's listener.
-    fn new(job: &Job, config: &Config) -> io::Result<Discovery> {
+    pub(super) fn new(job: &Job, config: &Config) -> io::Result<Discovery> {
         let listeners = ListenerPaths::new(&job.key, &job.members);
         let transport = Arc::new(Sockets::bind(job.rank, listeners)?);
         Discovery::over(job, config, (transport, 0), shm::is_asymmetric())
@@ -164,8 +167,10 @@ impl Discovery {
             dials: Vec::new(),
             incoming: Arc::default(),
             asymmetric,
+            barrier: if asymmetric { Barrier::between_processes() } else { Barrier::symmetric() },
             only: config.device == Some(DeviceName::Shm),
             reached: reached(job, config),
+            pages: LanePages::create()?,
             pool: config.loan_pool,
             beacon: Box::new(job_name(&job.key, &job.members)),
             single_copy: config.single_copy.is_some(),
@@ -258,8 +263,9 @@ impl Discovery {
     /// Dials a peer's listener.
     pub(crate) fn dial(&mut self, hello: Hello) -> io::Result<()> {
         let greet = || {
-            let (pool, units) = self.pool();
-            (self.greeting(hello, 0, units).to_bytes(self.prove()), pool)
+            let (own, units) = self.contribution()?;
+            let ring = own.number.get();
+            Ok((self.greeting(hello, 0, (units, ring)).to_bytes(self.prove()), own))
         };
         let connection = self.transport.dial(Address::from(hello.to).rank, &greet)?;
         self.watch_stranger(connection.fd());
@@ -408,24 +414,33 @@ impl Discovery {
             incoming.refuse(&Refusal::of(&error).to_bytes(self.prove()));
             return Err(error);
         }
-        let (pool, units) = self.pool();
-        let answer = self.greeting(hello, greeting.epoch, units).to_bytes(self.prove());
-        incoming.accept(&answer, pool, greeting.asymmetric && self.asymmetric)
+        let (own, units) = self.contribution()?;
+        let ring = own.number.get();
+        let answer = self.greeting(hello, greeting.epoch, (units, ring)).to_bytes(self.prove());
+        incoming.accept(&answer, own, greeting.asymmetric && self.asymmetric)
     }
 
-    fn greeting(&self, hello: Hello, answers: u64, pool: u32) -> Greeting {
+    fn greeting(&self, hello: Hello, answers: u64, (pool, ring): (u32, u32)) -> Greeting {
         let Hello { from, to, epoch, window } = hello;
         let beacon = std::ptr::from_ref::<u64>(&self.beacon) as u64;
-        Greeting { from, to, epoch, answers, window, pool, beacon, asymmetric: self.asymmetric }
+        Greeting { from, to, epoch, answers, window, pool, beacon, ring, asymmetric: self.asymmetric }
     }
 
-    /// Memory to lend from, if there is to be any, and how much of it greetings tell.
-    fn pool(&self) -> (Option<Pool>, u32) {
+    /// The barrier between this lane and its local peers.
+    pub(crate) fn barrier(&self) -> Barrier {
+        self.barrier
+    }
+
+    /// What this lane contributes to a channel: the number of a ring, and memory to lend from, if there is to
+    /// be any; and how much of it greetings tell.
+    fn contribution(&self) -> io::Result<(Contribution, u32)> {
         let pool = Pool::create(self.pool)
             .inspect_err(|error| tracing::warn!(%error, "nothing can be lent to peers on this host"))
             .ok();
         let units = pool.as_ref().map_or(0, |pool| pool.size() / POOL_UNIT);
-        (pool, units as u32)
+        let too_many = || io::Error::other("this lane shares memory with as many peers as it can");
+        let number = self.pages.take_number().ok_or_else(too_many)?;
+        Ok((Contribution { pool, number }, units as u32))
     }
 
     fn prove(&self) -> impl Fn(&[u8]) -> [u8; 16] + use<> {
@@ -476,6 +491,16 @@ impl Discovery {
         (peers.into_iter().map(|of| of as Rank).collect(), noticed || !strangers.is_empty())
     }
 
+    /// Calls `each` with the peers of which something is to be read: a ring, or an end.
+    pub(crate) fn for_each_readable(&self, mut each: impl FnMut(Rank)) {
+        let mut events =
+            [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 64];
+        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let count = epoll::wait(&self.watch, &mut events[..], Some(&none)).unwrap_or(0);
+        let of = events[..count].iter().map(|event| event.data.u64());
+        of.filter(|of| *of != STRANGER).for_each(|of| each(of as Rank));
+    }
+
     /// A peer died and may have left its listener behind.
     pub(crate) fn peer_exited(&mut self, now: Nanos, rank: Rank) {
         let rank = Address::from(rank).rank;
@@ -512,7 +537,7 @@ impl Drop for Discovery {
 /// Ranks that are reached through shared memory, if not all that listen on this host: those on a host that
 /// the launcher told (J-11), and, if AF_XDP is asked for, those at this rank's own address, which it cannot
 /// reach.
-fn reached(job: &Job, config: &Config) -> Option<Vec<bool>> {
+pub(super) fn reached(job: &Job, config: &Config) -> Option<Vec<bool>> {
     let own = &job.members[job.rank as usize];
     let by_address = config.device == Some(DeviceName::Xdp);
     let reached = |(rank, member): (usize, &Member)| {
@@ -520,73 +545,4 @@ fn reached(job: &Job, config: &Config) -> Option<Vec<bool>> {
         rank != job.rank as usize && same_host && (!by_address || member.addr.ip() == own.addr.ip())
     };
     (by_address || own.host.is_some()).then(|| job.members.iter().enumerate().map(reached).collect())
-}
-
-/// Opens this node's listener, so that peers on this host are reached through shared memory; or says why not,
-/// and whether it was wanted.
-pub(crate) fn start(job: &Job, config: &Config) -> Result<Discovery, (PassedOver, bool)> {
-    let not = |reason: String, wanted: bool| Err((PassedOver { device: "shm", reason }, wanted));
-    if config.device == Some(DeviceName::Udp) {
-        return not("udp was asked for".to_owned(), false);
-    }
-    if job.size() < 2 {
-        return not("there is nobody else in the job".to_owned(), false);
-    }
-    if reached(job, config).is_some_and(|reached| !reached.contains(&true)) {
-        let by_address = config.device == Some(DeviceName::Xdp);
-        let why = if by_address {
-            "xdp was asked for, and no other rank has this one's address"
-        } else {
-            "no other rank is on this host"
-        };
-        return not(why.to_owned(), false);
-    }
-    if config.fault.is_some() || config.pcap.is_some() || config.trace {
-        return not("faults, captures and traces show datagrams".to_owned(), false);
-    }
-    Discovery::new(job, config).map_err(|error| unavailable(job, &error))
-}
-
-/// Opens the listener of a node that could not open it when it joined, for want of descriptors perhaps.
-#[derive(Debug)]
-pub(crate) struct Reopen {
-    job: Job,
-    next_try: Nanos,
-}
-
-impl Reopen {
-    pub(crate) fn new(job: &Job) -> Reopen {
-        Reopen { job: job.without_socket(), next_try: 0 }
-    }
-
-    /// Tries once, if the last time was long enough ago.
-    pub(crate) fn try_open(&mut self, now: Nanos, config: &Config) -> Option<Discovery> {
-        if now < self.next_try {
-            return None;
-        }
-        self.next_try = now + LISTEN_AGAIN;
-        Discovery::new(&self.job, config).ok()
-    }
-}
-
-/// Shared memory was wanted and cannot be had.
-pub(crate) fn unavailable(job: &Job, error: &io::Error) -> (PassedOver, bool) {
-    let reason = explain(error);
-    tracing::warn!(rank = job.rank, %reason, "no shared memory");
-    (PassedOver { device: "shm", reason }, true)
-}
-
-/// Why no memory is shared with a process on this host.
-pub(crate) fn explain(error: &io::Error) -> String {
-    let limit = getrlimit(Resource::Nofile).current;
-    let said = match (error.raw_os_error().map(Errno::from_raw_os_error), limit) {
-        (Some(Errno::MFILE), Some(limit)) => {
-            format!(
-                "{error}: this process may have {limit} open; raise the limit, for example: ulimit -n {}",
-                (4 * limit).max(256)
-            )
-        }
-        _ => error.to_string(),
-    };
-    format!("on this host, and no memory can be shared: {said}")
 }

@@ -11,13 +11,15 @@ mod discovery;
 mod poll;
 pub(crate) mod simulated;
 mod sockets;
+mod start;
 mod transport;
 
 pub(crate) use directory::{Directory, Mailbox};
-pub(crate) use discovery::{Dialled, Discovery, Hello, Reopen, explain, start, unavailable};
+pub(crate) use discovery::{Dialled, Discovery, Hello};
 pub(crate) use poll::ShmPoll;
 pub use simulated::SimulatedHost;
 pub use sockets::unlink_stale_listeners;
+pub(crate) use start::{Reopen, explain, start, unavailable};
 pub(crate) use transport::IncomingDial;
 
 use std::sync::Arc;

@@ -11,7 +11,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
-use tautline_device::shm::{GREETING_LEN, Greeting, PairEnd, PeerMemoryProbe, Pool, Shm};
+use tautline_device::shm::{Contribution, GREETING_LEN, Greeting, PairEnd, PeerMemoryProbe, Shm};
 
 use super::transport::{Greet, IncomingDial, LocalTransport, NextDial, OutgoingDial, Prove, Refuse};
 use crate::Rank;
@@ -122,14 +122,14 @@ impl LocalTransport for SimulatedProcess {
             }
             Some(_) => {}
         }
-        let (greeting, pool) = greet();
+        let (greeting, own) = self.host.counted(greet())?;
         let process = self.host.counted(self.exited.try_clone())?;
         let state = Arc::new(Mutex::new(DialState::Waiting));
         let incoming = SimulatedIncoming {
             host: self.host.clone(),
             dialler: self.rank,
             greeting,
-            end: Some(PairEnd { process, pool }),
+            end: Some(PairEnd { process, own }),
             acceptor: None,
             state: state.clone(),
         };
@@ -271,7 +271,7 @@ impl IncomingDial for SimulatedIncoming {
     fn accept(
         mut self: Box<Self>,
         answer: &[u8; GREETING_LEN],
-        pool: Option<Pool>,
+        own: Contribution,
         _: bool,
     ) -> io::Result<Shm> {
         let mut state = lock(&self.state);
@@ -280,7 +280,7 @@ impl IncomingDial for SimulatedIncoming {
         else {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
-        let (there, here) = self.host.counted(Shm::pair(dialler, PairEnd { process, pool }))?;
+        let (there, here) = self.host.counted(Shm::pair(dialler, PairEnd { process, own }))?;
         *state = DialState::Answered(*answer, Box::new(there));
         self.host.notify(self.dialler);
         Ok(here)

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 use tautline_device::shm::{
-    self, Accepted, Dial, GREETING_LEN, Greeting, Handover, Incoming, Listener, PeerHandles, Pool, Shm,
+    self, Accepted, Contribution, Dial, GREETING_LEN, Greeting, Handover, Incoming, Listener, PeerHandles,
+    Shm,
 };
 use tautline_link::JobKey;
 
@@ -193,11 +194,11 @@ impl IncomingDial for SocketIncoming {
     fn accept(
         self: Box<Self>,
         answer: &[u8; GREETING_LEN],
-        pool: Option<Pool>,
+        own: Contribution,
         asymmetric: bool,
     ) -> io::Result<Shm> {
         let handover = self.handover.ok_or(io::ErrorKind::NotConnected)?;
-        self.incoming.accept(handover, answer, pool, asymmetric)
+        self.incoming.accept(handover, answer, own, asymmetric)
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
@@ -231,7 +232,10 @@ mod tests {
             }
             (ListenerPaths { dir, private, job: 7 }, all)
         };
-        let greet = || ([0; GREETING_LEN], None);
+        let greet = || {
+            let number = shm::LanePages::create()?.take_number().unwrap();
+            Ok(([0; GREETING_LEN], Contribution { pool: None, number }))
+        };
         let refuse = |_: &io::Error| [0; GREETING_LEN];
         for taken in 0..=2 {
             let (paths, all) = paths(taken);

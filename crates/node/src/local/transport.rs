@@ -5,14 +5,14 @@ use std::fmt::Debug;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use tautline_device::shm::{GREETING_LEN, Greeting, PeerMemoryProbe, Pool, Shm};
+use tautline_device::shm::{Contribution, GREETING_LEN, Greeting, PeerMemoryProbe, Shm};
 
 use crate::Rank;
 
 /// Proves that a process knows the job's key.
 pub(super) type Prove<'a> = &'a dyn Fn(&[u8]) -> [u8; 16];
-/// Makes a greeting, and the memory to lend from whose size the greeting states.
-pub(super) type Greet<'a> = &'a dyn Fn() -> ([u8; GREETING_LEN], Option<Pool>);
+/// Makes a greeting, and what it describes.
+pub(super) type Greet<'a> = &'a dyn Fn() -> io::Result<([u8; GREETING_LEN], Contribution)>;
 
 /// Makes a refusal for an error.
 pub(super) type Refuse<'a> = &'a dyn Fn(&io::Error) -> [u8; GREETING_LEN];
@@ -105,7 +105,7 @@ pub(crate) trait IncomingDial: Debug + Send {
     fn accept(
         self: Box<Self>,
         answer: &[u8; GREETING_LEN],
-        pool: Option<Pool>,
+        own: Contribution,
         asymmetric: bool,
     ) -> io::Result<Shm>;
 

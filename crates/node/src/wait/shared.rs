@@ -14,8 +14,6 @@ use crate::{Clock, Config, Rank};
 
 /// The longest sleep of the watchdog.
 const LONGEST_SLEEP: Nanos = 100_000_000;
-/// The same while local peers may reach for memory: they do not ring for a program that computes.
-const LOCAL_SERVICE: Nanos = 1_000_000;
 /// The longest time that a polling program may leave its device unpolled.
 const DEVICE_NEGLECTED: Nanos = 10_000_000;
 
@@ -63,6 +61,10 @@ impl Shared {
     pub(crate) fn arrive(&self, lane: &mut Lane) -> Nanos {
         let now = self.clock.now();
         self.polls.polled();
+        if lane.local.poll.asleep {
+            // The program computed, and its peers were told to ring.
+            lane.wake_up();
+        }
         if now >= lane.port.next_deadline && lane.is_behind(now) {
             lane.catch_up(now);
         }
@@ -78,6 +80,9 @@ impl Shared {
         let ready = {
             let mut lane = self.lock_as_guest();
             lane.counters.watchdog_polls += 1;
+            if lane.local.poll.asleep {
+                lane.wake_up();
+            }
             let before = lane.activity();
             lane.status.watchdog_polls = true;
             let received = lane.poll(self.clock.now());
@@ -105,8 +110,13 @@ impl Shared {
     /// How long the watchdog may sleep until it polls again in the program's place, if nothing happens.
     pub(crate) fn watchdog_sleep(&self) -> Nanos {
         let mut lane = self.lock_as_guest();
-        let most = if lane.serves_local() { LOCAL_SERVICE } else { LONGEST_SLEEP };
-        self.time_left(&mut lane, Some(self.clock.now() + most)).unwrap_or(most)
+        let now = self.clock.now();
+        if lane.serves_local() && !lane.announce_computing(now) {
+            return 0;
+        }
+        let sweep = lane.local.poll.sweep_at();
+        let until = sweep.into_iter().chain([now + LONGEST_SLEEP]).min();
+        self.time_left(&mut lane, until).unwrap_or(LONGEST_SLEEP)
     }
 
     /// Wakes the program, from any thread.
@@ -151,11 +161,13 @@ impl Shared {
     pub(crate) fn park(&self, (turn, seen): (u64, u64), until: Option<Nanos>) {
         let Some(descriptors) = &self.descriptors else { return };
         let mut lane = self.lock();
-        let left = self.time_left(&mut lane, until);
         lane.counters.sleeps += 1;
-        if lane.activity() != seen || !lane.announce_sleep() {
+        let now = self.clock.now();
+        if lane.activity() != seen || !lane.announce_sleep(now) {
             return;
         }
+        let sweep = lane.local.poll.sweep_at();
+        let left = self.time_left(&mut lane, until.into_iter().chain(sweep).min());
         lane.status.sleepers += 1;
         drop(lane);
         self.turns.wait(turn, left.map(Duration::from_nanos), || {

@@ -59,6 +59,131 @@ fn a_death_is_reported_within_two_milliseconds() {
     assert!(latest > LOCAL_POLL_NS / 2, "the moments lie all over the time between two polls");
 }
 
+/// A lane whose pages a test can write, and `count` peers that share memory with it.
+fn crowd(count: u16) -> (Vec<Lane>, Nanos) {
+    let addr = |rank: u16| SocketAddr::from(([10, 0, 0, 1], 1 + rank));
+    let members: Vec<_> = (0..=count).map(|rank| Member::new(addr(rank))).collect();
+    let host = SimulatedHost::new();
+    let mut lanes: Vec<_> = (0..=count)
+        .map(|rank| {
+            let job = Job::new(rank.into(), JobKey::new([1; 32]), members.clone());
+            let (device, entropy) = (Box::new(dead_end(addr(rank))), [rank as u8; 32]);
+            let handlers = vec![("short".to_owned(), true)];
+            let mut lane = Lane::new(&job, 0, Config::default(), device, entropy, handlers).unwrap();
+            let discovery = Discovery::simulated(&job, &Config::default(), &host).unwrap();
+            lane.local.discovery = Some(Box::new(discovery));
+            assert!(lane.add_peer(0));
+            lane
+        })
+        .collect();
+    let mut now = 1;
+    for _ in 0..40 * usize::from(count) {
+        now += LOCAL_POLL_NS;
+        // Few may wait to be accepted at a time.
+        lanes[1..].iter_mut().for_each(|lane| assert!(lane.dial(now, 0)));
+        lanes.iter_mut().for_each(|lane| {
+            lane.poll(now);
+        });
+        if lanes[0].local.poll.peers().len() == usize::from(count) {
+            break;
+        }
+    }
+    assert_eq!(lanes[0].local.poll.peers().len(), usize::from(count));
+    for _ in 0..20 {
+        now += LOCAL_POLL_NS;
+        lanes.iter_mut().for_each(|lane| {
+            lane.poll(now);
+        });
+    }
+    (lanes, now)
+}
+
+/// Frames that a lane has taken out of rings so far.
+fn taken(lane: &Lane) -> u64 {
+    lane.peers.iter().filter_map(|peer| peer.channel.shm_counts()).map(|[_, taken, _]| taken).sum()
+}
+
+/// Pushes a frame into the ring of a peer.
+fn push(lane: &mut Lane, to: Rank) {
+    let (peer, port) = lane.channel(to);
+    assert!(peer.channel.push_control(port, &frame(), false));
+}
+
+/// A control record.
+fn frame() -> Vec<u8> {
+    let mut bytes = vec![0; 64];
+    let len = tautline_wire::record::write::window(&mut bytes, 77, 0);
+    bytes.truncate(len);
+    bytes
+}
+
+/// S-37, S-39: of 63 local peers that are idle, a lane that polls, or has slept, polls at most a few; one
+/// that sends is polled at once.
+#[test]
+fn idle_local_peers_are_not_polled() {
+    const PEERS: u16 = 63;
+    let (mut lanes, mut now) = crowd(PEERS);
+    (0..400).for_each(|_| {
+        now += 1_000;
+        lanes[0].poll(now);
+    });
+    assert!(lanes[0].local.poll.len() <= 4, "{} of {PEERS} rings are polled", lanes[0].local.poll.len());
+    for _ in 0..3 {
+        now += 1_000;
+        assert!(lanes[0].announce_sleep(now), "there is nothing to do");
+        lanes[0].announce_wake();
+    }
+    assert_eq!(lanes[0].local.poll.len(), 0, "after two sleeps");
+    for peer in [1, 40, 63_u32] {
+        let before = taken(&lanes[0]);
+        push(&mut lanes[peer as usize], 0);
+        assert!(lanes[0].has_local_frames());
+        lanes[0].poll(now);
+        assert_eq!((taken(&lanes[0]) - before, lanes[0].local.poll.at(0)), (1, Some(peer)));
+        (0..3).for_each(|_| {
+            assert!(lanes[0].announce_sleep(now));
+            lanes[0].announce_wake();
+        });
+    }
+}
+
+/// S-40: a peer that clears the bits of others delays their frames by 10 ms, to a lane that polls and to one
+/// that sleeps; none is lost.
+#[test]
+fn cleared_bits_delay_and_lose_nothing() {
+    let (mut lanes, mut now) = crowd(20);
+    let clear = |lane: &Lane| (0..64).for_each(|number| lane.local.poll.clear_bit(number));
+    for sleeps in [false, true] {
+        for _ in 0..3 {
+            now += 20_000_000;
+            assert!(lanes[0].announce_sleep(now));
+            lanes[0].announce_wake();
+        }
+        let before = taken(&lanes[0]);
+        lanes[0].local.poll.sweep(now, |_| false);
+        push(&mut lanes[7], 0);
+        clear(&lanes[0]);
+        lanes[0].poll(now);
+        assert_eq!(taken(&lanes[0]), before, "it was not announced");
+        if sleeps {
+            now += 1;
+            assert!(lanes[0].announce_sleep(now));
+            let wakes = lanes[0].local.poll.sweep_at().expect("it does not sleep for long");
+            assert!(wakes <= now + 10_000_000);
+            now = wakes;
+            lanes[0].announce_wake();
+            assert!(!lanes[0].announce_sleep(now), "all rings were checked");
+            lanes[0].poll(now);
+        } else {
+            (0..12).for_each(|_| {
+                now += 1_000_000;
+                lanes[0].poll(now);
+            });
+        }
+        assert_eq!(taken(&lanes[0]), before + 1);
+    }
+}
+
 /// A device that reaches nobody.
 fn dead_end(addr: SocketAddr) -> Wire {
     let arena = Arena::new(64, MAX_FRAME);
