@@ -5,6 +5,12 @@ use crate::Nanos;
 /// The timer's interval stops growing after this many expirations.
 const MAX_BACKOFF: u32 = 6;
 
+/// Lengthens an interval that began at `start` by up to a part of it, as the seed decides (L-39).
+pub(crate) fn spread(interval: Nanos, part: u64, seed: u32, start: Nanos) -> Nanos {
+    let drawn = (u64::from(seed) ^ start).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54;
+    interval + interval / part / 1024 * drawn
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetransmitTimer {
     /// When the current interval began.
@@ -12,11 +18,13 @@ pub(crate) struct RetransmitTimer {
     backoff: u32,
     /// Slots that may be sent beyond the congestion window, as probes.
     probes: u32,
+    /// Differs between links, so that their timers do not expire together (L-39).
+    seed: u32,
 }
 
 impl RetransmitTimer {
-    pub(crate) fn new(now: Nanos) -> RetransmitTimer {
-        RetransmitTimer { started: now, backoff: 0, probes: 0 }
+    pub(crate) fn new(now: Nanos, seed: u32) -> RetransmitTimer {
+        RetransmitTimer { started: now, backoff: 0, probes: 0, seed }
     }
 
     /// Restarts the interval.
@@ -43,7 +51,7 @@ impl RetransmitTimer {
     pub(crate) fn deadline(&self, timeout: Nanos, longest: Nanos) -> Nanos {
         let interval = match self.backoff {
             0 => timeout,
-            expirations => 3 * (timeout << (expirations - 1)),
+            expirations => spread(3 * (timeout << (expirations - 1)), 2, self.seed, self.started),
         };
         self.started + interval.min(longest.max(timeout))
     }

@@ -44,16 +44,24 @@ impl Sender {
         peer_buffer: u32,
         limit: usize,
     ) -> Sender {
+        // The first slot number is drawn anew for each link (L-1).
+        let queue_seed = queue.base().0;
         Sender {
             queue,
             packets: SentPackets::new(),
             rtt: Rtt::default(),
             congestion: Congestion::new(config, peer_buffer),
             path: Path::new(now, limit),
-            timer: RetransmitTimer::new(now),
+            timer: RetransmitTimer::new(now, queue_seed),
             policy: config.recovery,
             reorder: ReorderThreshold::new(),
         }
+    }
+
+    /// Gives memory back that an idle link does not need.
+    pub(crate) fn shrink(&mut self) {
+        self.queue.shrink();
+        self.packets.shrink();
     }
 
     #[inline]
