@@ -74,6 +74,8 @@ pub struct Config {
     pub window_initial: u32,
     /// A hello is repeated after this time, which doubles with each repetition.
     pub hello_interval: Nanos,
+    /// Whether timers of links that this side has with many peers are kept from expiring together (L-39).
+    pub spread_timers: bool,
     /// In how many groups, at different times, links send their heartbeats; one per 256 peers is enough.
     pub heartbeat_groups: u32,
     /// Whether this side accepts raw Ethernet frames at first; every frame says so (D-22).
@@ -99,6 +101,7 @@ impl Default for Config {
             congestion: true,
             window_initial: 128 * 1024,
             hello_interval: 10 * MILLI,
+            spread_timers: false,
             heartbeat_groups: 1,
             raw_frames: false,
         }
@@ -121,6 +124,12 @@ impl Config {
     /// Returns the credit that the peer has at first.
     pub(crate) fn first_credit(&self) -> u32 {
         self.credit_initial.clamp(1, self.most_credit())
+    }
+
+    /// Returns the seed of a link's timers, from a number that differs between links; zero if they are not
+    /// spread.
+    pub(crate) fn timer_seed(&self, number: u32) -> u32 {
+        if self.spread_timers { number | 1 } else { 0 }
     }
 
     /// Returns the heartbeat interval of an idle link. The higher rank of a pair waits a little longer, so

@@ -232,9 +232,12 @@ impl Peering {
         candidate.into_iter().chain(live).for_each(|link| link.set_raw_frames(accepts));
     }
 
-    /// Sets the credit that the peer has at first on a link that is opened from now on (L-42).
+    /// Sets the credit that the peer has at first on a link that is opened from now on (L-42). Our own hello
+    /// says another one: while it is being sent, nothing changes.
     pub fn set_first_credit(&mut self, slots: u32) {
-        self.config.credit_initial = slots;
+        if !self.is_connecting() {
+            self.config.credit_initial = slots;
+        }
     }
 
     /// Returns the next hello, if it is due.

@@ -86,7 +86,7 @@ impl Link {
             state: State::Open,
             sender: Sender::new(now, config, queue, peer.buffer / 4 * 3, limit),
             receiver,
-            liveness: Liveness::new(now, my_rank > peer.from, my_epoch as u32),
+            liveness: Liveness::new(now, my_rank > peer.from, config.timer_seed(my_epoch as u32)),
             raw: RawFrames { ours: raw_flag(config.raw_frames), peer: 0 },
             request_due: true,
             close_due: false,

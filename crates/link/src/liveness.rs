@@ -66,7 +66,7 @@ impl Liveness {
     /// Returns by how much the heartbeats of this link's group are later than those of the first one.
     fn group_shift(&self, config: &Config) -> Nanos {
         let groups = config.heartbeat_groups.max(1);
-        config.heartbeat(false) / 2 / u64::from(groups) * u64::from(self.seed % groups)
+        config.heartbeat(false) / 2 / u64::from(groups) * u64::from((self.seed >> 1) % groups)
     }
 
     /// Returns when the peer counts as dead if nothing arrives.
@@ -81,7 +81,8 @@ impl Liveness {
         let due = self.received + interval;
         // The lower rank sends heartbeats to its peers at the same time, so that it rarely wakes up; with
         // many peers in groups, so that their answers fit its receive buffer (L-40).
-        let due = if self.higher { due } else { due - (due - self.group_shift(config)) % (interval / 2).max(1) };
-        due.max(self.requested + spread(interval / 8, 2, self.seed, self.requested))
+        let due =
+            if self.higher { due } else { due - (due - self.group_shift(config)) % (interval / 2).max(1) };
+        due.max(self.requested + spread(interval / 8, self.seed, self.requested))
     }
 }

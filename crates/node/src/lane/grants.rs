@@ -1,10 +1,10 @@
-//! Who may send how much: the receive buffer of the lane's device is granted, as credit, to the peers that use
-//! up what they have (D-6, L-41 … L-43).
+//! Who may send how much: the receive buffer of the lane's device is granted, as credit, to the peers that
+//! use up what they have (D-6, L-41 … L-43).
 //!
-//! Every peer starts with a few slots of credit, which it gets back as they are consumed. A peer that uses them
-//! up has more to send. As long as few peers do, they share the buffer. When there are more, each in its turn
-//! gets a fixed number of slots, so that all together have no more in flight than the buffer holds, and an
-//! acknowledgement serves many slots.
+//! Every peer starts with a few slots of credit, which it gets back as they are consumed. A peer that uses
+//! them up has more to send. As long as few peers do, they share the buffer. When there are more, each in its
+//! turn gets a fixed number of slots, so that all together have no more in flight than the buffer holds, and
+//! an acknowledgement serves many slots.
 
 use std::collections::VecDeque;
 
@@ -15,12 +15,11 @@ use crate::Rank;
 
 /// Slots of credit that a peer has while it does not use them up.
 pub(super) const BASE_SHARE: u32 = 8;
-/// The same after its first message.
+/// The same of a peer that connected while many others did, at first and once it has used them up.
+const CROWDED_SHARE: u32 = 2;
 const SMALL_SHARE: u32 = 4;
 /// Slots of credit of one turn, at the least.
-const TURN: u32 = 32;
-/// The same of a peer that connects while many others do.
-const CROWDED_SHARE: u32 = 2;
+const TURN: u32 = 24;
 /// Peers that may connect within a millisecond before that counts as many.
 const FEW: u32 = 8;
 const MILLISECOND: Nanos = 1_000_000;
@@ -89,11 +88,12 @@ impl Lane {
     #[cold]
     pub(super) fn serve_wishes(&mut self, now: Nanos) {
         while let Some(rank) = self.port.pop_wish() {
+            let crowded = !self.grants.waiting.is_empty();
             let Some(link) = self.open_link(rank) else { continue };
             if !link.take_wants_more_credit() {
                 continue;
             }
-            if link.share() == CROWDED_SHARE {
+            if link.share() == CROWDED_SHARE && !crowded {
                 // It may have no more than a message at a time.
                 self.set_share(rank, SMALL_SHARE);
                 self.announce_credit(rank);

@@ -15,9 +15,9 @@ mod local;
 mod receive;
 mod send;
 mod teardown;
-mod timers;
 #[cfg(test)]
 mod tests;
+mod timers;
 
 pub use frames::{FastPoll, FrameBatch};
 pub use inbox::{Delivery, Item};
@@ -117,6 +117,7 @@ impl Lane {
         config.link.receive_buffer = buffer;
         if job.members.len() > 2 {
             config.link.credit_initial = grants::BASE_SHARE;
+            config.link.spread_timers = true;
         }
         config.link.raw_frames = device.takes_raw();
         // L-40: so many heartbeats at a time that their answers fit the buffer.
