@@ -51,6 +51,11 @@ impl AckTimer {
         }
     }
 
+    /// Returns the mean length of the slots since the last acknowledgement, if there are any.
+    pub(crate) fn mean_slot(&self) -> Option<u32> {
+        self.bytes.checked_div(self.slots)
+    }
+
     /// Resets the timer, because a frame with an acknowledgement is sent.
     #[inline]
     pub(crate) fn reset(&mut self) {

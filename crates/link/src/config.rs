@@ -1,6 +1,6 @@
 //! The configuration of a link.
 
-use tautline_wire::handshake::Security;
+use tautline_wire::handshake::{MAX_CREDIT, Security};
 
 use crate::{MICRO, MILLI, Nanos};
 
@@ -47,6 +47,9 @@ pub struct Config {
     pub recovery: RecoveryPolicy,
     /// Slots that this side accepts before the program has consumed any; a node needs at least two (L-35).
     pub credit_slots: u32,
+    /// The credit in slots that the peer has at first, if that is less; [`crate::Link::set_share`] changes it
+    /// (L-41).
+    pub credit_initial: u32,
     /// Bytes of receive buffer for this channel; the peer keeps less than this in flight.
     pub receive_buffer: u32,
     /// Bytes of one message that the peer may send before its handler has consumed any.
@@ -71,6 +74,10 @@ pub struct Config {
     pub window_initial: u32,
     /// A hello is repeated after this time, which doubles with each repetition.
     pub hello_interval: Nanos,
+    /// Whether timers of links that this side has with many peers are kept from expiring together (L-39).
+    pub spread_timers: bool,
+    /// In how many groups, at different times, links send their heartbeats; one per 256 peers is enough.
+    pub heartbeat_groups: u32,
     /// Whether this side accepts raw Ethernet frames at first; every frame says so (D-22).
     pub raw_frames: bool,
 }
@@ -81,6 +88,7 @@ impl Default for Config {
             security: Security::Fabric,
             recovery: RecoveryPolicy::SelectiveRepeat,
             credit_slots: 256,
+            credit_initial: u32::MAX,
             receive_buffer: 212_992,
             message_window: 512 * 1024,
             silence: 1_000 * MILLI,
@@ -93,6 +101,8 @@ impl Default for Config {
             congestion: true,
             window_initial: 128 * 1024,
             hello_interval: 10 * MILLI,
+            spread_timers: false,
+            heartbeat_groups: 1,
             raw_frames: false,
         }
     }
@@ -104,6 +114,22 @@ impl Config {
         let mut config = Config::default();
         change(&mut config);
         config
+    }
+
+    /// Returns the most slots of credit that the peer may have.
+    pub(crate) fn most_credit(&self) -> u32 {
+        self.credit_slots.clamp(1, MAX_CREDIT)
+    }
+
+    /// Returns the credit that the peer has at first.
+    pub(crate) fn first_credit(&self) -> u32 {
+        self.credit_initial.clamp(1, self.most_credit())
+    }
+
+    /// Returns the seed of a link's timers, from a number that differs between links; zero if they are not
+    /// spread.
+    pub(crate) fn timer_seed(&self, number: u32) -> u32 {
+        if self.spread_timers { number | 1 } else { 0 }
     }
 
     /// Returns the heartbeat interval of an idle link. The higher rank of a pair waits a little longer, so

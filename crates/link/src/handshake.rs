@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use tautline_wire::frame::{MAX_FRAME, SMALLEST_FRAME};
-use tautline_wire::handshake::{HANDSHAKE_LEN, MAX_CREDIT, RefuseReason};
+use tautline_wire::handshake::{HANDSHAKE_LEN, RefuseReason};
 use tautline_wire::{Handshake, Kind, VERSION};
 
 use crate::keys::{Role, constant_eq};
@@ -95,6 +95,15 @@ struct ConnectAttempt {
     interval: Nanos,
     cookie: [u8; 16],
     prompts: u8,
+}
+
+impl ConnectAttempt {
+    /// Returns the time until the next hello: half to one and a half of the interval, drawn from the epoch,
+    /// so that nodes that began to connect at the same time do not go on at the same time (H-18).
+    fn spread_interval(&self) -> Nanos {
+        let drawn = (self.ids.epoch ^ self.interval).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54;
+        self.interval / 2 + self.interval / 1024 * drawn
+    }
 }
 
 /// A link for a hello that we answered, until its first frame arrives (H-8).
@@ -223,13 +232,21 @@ impl Peering {
         candidate.into_iter().chain(live).for_each(|link| link.set_raw_frames(accepts));
     }
 
+    /// Sets the credit that the peer has at first on a link that is opened from now on (L-42). Our own hello
+    /// says another one: while it is being sent, nothing changes.
+    pub fn set_first_credit(&mut self, slots: u32) {
+        if !self.is_connecting() {
+            self.config.credit_initial = slots;
+        }
+    }
+
     /// Returns the next hello, if it is due.
     pub fn poll_hello(&mut self, now: Nanos) -> Option<HandshakeFrame> {
         let State::Connecting(attempt) = &mut self.state else { return None };
         if attempt.next > now {
             return None;
         }
-        attempt.next = now + attempt.interval;
+        attempt.next = now + attempt.spread_interval();
         attempt.interval = (attempt.interval * 2).min(HELLO_MAX);
         let (ids, cookie) = (attempt.ids, attempt.cookie);
         Some(self.frame(Kind::Hello, ids, 0, cookie))
@@ -545,7 +562,7 @@ impl Peering {
             epoch: ids.epoch,
             peer_epoch,
             max_frame: self.params.max_frame.clamp(SMALLEST_FRAME, MAX_FRAME) as u32,
-            credit: self.config.credit_slots.clamp(1, MAX_CREDIT),
+            credit: self.config.first_credit(),
             buffer: self.config.receive_buffer,
             message_window: self.config.message_window,
             silence_ms: (self.config.silence / MILLI) as u32,

@@ -8,7 +8,6 @@ pub use receive::FrameError;
 pub use transmit::{SlotRef, Transmit};
 
 use tautline_wire::frame::{HEADER_LEN, SMALLEST_FRAME, flags};
-use tautline_wire::handshake::MAX_CREDIT;
 use tautline_wire::{Handshake, Seq};
 
 use crate::liveness::Liveness;
@@ -77,7 +76,7 @@ impl Link {
         let Negotiated { peer, my_channel, my_epoch, my_rank, seal, max_frame } = negotiated;
         // Sequence numbers start at the low half of the epochs, so that they often wrap around (L-1).
         let queue = SendQueue::new(Seq(my_epoch as u32), peer.credit);
-        let receiver = Receiver::new(Seq(peer.epoch as u32), config.credit_slots.clamp(1, MAX_CREDIT));
+        let receiver = Receiver::new(Seq(peer.epoch as u32), config.first_credit(), config.most_credit());
         let limit = max_frame.min(peer.max_frame as usize);
         Link {
             config: config.clone(),
@@ -87,7 +86,7 @@ impl Link {
             state: State::Open,
             sender: Sender::new(now, config, queue, peer.buffer / 4 * 3, limit),
             receiver,
-            liveness: Liveness::new(now, my_rank > peer.from),
+            liveness: Liveness::new(now, my_rank > peer.from, config.timer_seed(my_epoch as u32)),
             raw: RawFrames { ours: raw_flag(config.raw_frames), peer: 0 },
             request_due: true,
             close_due: false,

@@ -1,5 +1,6 @@
 //! Detects that the peer is dead, and schedules heartbeats (L-15 … L-17).
 
+use crate::retransmit::spread;
 use crate::{Config, Nanos};
 
 /// Absences of our own that are no silence of the peer, from one of its frames to the next (L-36).
@@ -17,11 +18,13 @@ pub(crate) struct Liveness {
     confirmed: bool,
     /// Whether our rank is the higher one of the pair.
     higher: bool,
+    /// Differs between links, so that they do not send their heartbeats together (L-39).
+    seed: u32,
 }
 
 impl Liveness {
-    pub(crate) fn new(now: Nanos, higher: bool) -> Liveness {
-        Liveness { received: now, absences: 0, requested: now, confirmed: false, higher }
+    pub(crate) fn new(now: Nanos, higher: bool, seed: u32) -> Liveness {
+        Liveness { received: now, absences: 0, requested: now, confirmed: false, higher, seed }
     }
 
     /// Records that an authentic frame arrived.
@@ -30,6 +33,11 @@ impl Liveness {
         self.received = now;
         self.absences = 0;
         self.confirmed = true;
+    }
+
+    /// Returns when a frame was last accepted.
+    pub(crate) fn heard_at(&self) -> Nanos {
+        self.received
     }
 
     /// Records that a frame without data requests an acknowledgement.
@@ -55,6 +63,12 @@ impl Liveness {
         now.saturating_sub(self.received) >= config.silence
     }
 
+    /// Returns by how much the heartbeats of this link's group are later than those of the first one.
+    fn group_shift(&self, config: &Config) -> Nanos {
+        let groups = config.heartbeat_groups.max(1);
+        config.heartbeat(false) / 2 / u64::from(groups) * u64::from((self.seed >> 1) % groups)
+    }
+
     /// Returns when the peer counts as dead if nothing arrives.
     pub(crate) fn death_at(&self, config: &Config) -> Nanos {
         self.received + config.silence
@@ -65,9 +79,10 @@ impl Liveness {
     pub(crate) fn heartbeat_at(&self, config: &Config) -> Nanos {
         let interval = config.heartbeat(self.higher);
         let due = self.received + interval;
-        // The lower rank sends heartbeats to all its peers at the same time, so that a node with many peers
-        // rarely wakes up.
-        let due = if self.higher { due } else { due - due % (interval / 2).max(1) };
-        due.max(self.requested + interval / 8)
+        // The lower rank sends heartbeats to its peers at the same time, so that it rarely wakes up; with
+        // many peers in groups, so that their answers fit its receive buffer (L-40).
+        let due =
+            if self.higher { due } else { due - (due - self.group_shift(config)) % (interval / 2).max(1) };
+        due.max(self.requested + spread(interval / 8, self.seed, self.requested))
     }
 }

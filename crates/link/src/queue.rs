@@ -70,7 +70,7 @@ pub(crate) struct SendQueue {
 impl SendQueue {
     pub(crate) fn new(start: Seq, credit: u32) -> SendQueue {
         SendQueue {
-            slots: VecDeque::with_capacity(64),
+            slots: VecDeque::new(),
             base: start,
             next: start,
             credit: start.ahead(credit),
@@ -80,11 +80,19 @@ impl SendQueue {
             priority_sent: VecDeque::new(),
             priority_from: start,
             in_flight: 0,
-            // So that recovery allocates nothing.
-            lost: VecDeque::with_capacity(credit.min(1024) as usize),
+            lost: VecDeque::new(),
             fragmenting: None,
             freed: Vec::new(),
             abandoned: Vec::new(),
+        }
+    }
+
+    /// Gives memory back, if nothing is queued.
+    pub(crate) fn shrink(&mut self) {
+        if self.slots.is_empty() {
+            self.slots = VecDeque::new();
+            self.lost = VecDeque::new();
+            self.freed.shrink_to_fit();
         }
     }
 

@@ -8,6 +8,9 @@ use crate::ack_timer::AckTimer;
 use crate::queue::reserved_credit;
 use crate::replay::ReplayWindow;
 
+/// Shares of up to this many slots are granted again slot by slot (L-44).
+const SMALL_SHARE: u32 = 8;
+
 /// A slot in an accepted frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
@@ -43,8 +46,24 @@ pub(crate) struct Receiver {
     ahead_count: u32,
     /// The sequence number after the farthest slot that has arrived.
     farthest: Seq,
-    consumed: Seq,
-    capacity: u32,
+    /// Slots before this one are granted.
+    limit: Seq,
+    /// How many slots are granted beyond those consumed, from the next frame on (L-41).
+    share: u32,
+    /// Slots that were granted beyond that when the share shrank, and that have not been consumed since.
+    excess: u32,
+    /// Slots that were consumed and not granted again, because they are few (L-44).
+    pending: u32,
+    /// From how many on they are granted again.
+    step: u32,
+    /// Whether consumed slots are not always granted again at once: there is an excess, or a step.
+    is_restrained: bool,
+    /// What the sender reserves of its credit (L-27).
+    reserved: i32,
+    /// The largest share.
+    most: u32,
+    /// The sender has used up its credit, and a larger share may be granted.
+    wants_more: bool,
     /// A sender that has less credit left than this may be waiting for more.
     low_credit: i32,
     /// The least credit that is worth a frame of its own.
@@ -56,23 +75,67 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
-    pub(crate) fn new(start: Seq, capacity: u32) -> Receiver {
-        let words = (capacity.next_power_of_two().max(64) / 64) as usize;
-        Receiver {
+    /// Makes the receiver of a peer that starts with a credit of `share` slots, and never has more than
+    /// `most`.
+    pub(crate) fn new(start: Seq, share: u32, most: u32) -> Receiver {
+        let words = (most.next_power_of_two().max(64) / 64) as usize;
+        let mut receiver = Receiver {
             next: start,
             ahead: vec![0; words].into_boxed_slice(),
             ahead_count: 0,
             farthest: start,
-            consumed: start,
-            capacity,
-            // What is reserved is of no use to most slots.
-            low_credit: (capacity / 2).max(1 + reserved_credit(capacity)) as i32,
-            worth_telling: (capacity / 4).max(1) as i32,
-            advertised: start.ahead(capacity),
+            limit: start,
+            share: 0,
+            excess: 0,
+            pending: 0,
+            step: 0,
+            is_restrained: false,
+            reserved: reserved_credit(share) as i32,
+            most,
+            wants_more: false,
+            low_credit: 0,
+            worth_telling: 0,
+            advertised: start.ahead(share),
             duplicates: 0,
             replay: ReplayWindow::new(),
             ack: AckTimer::new(),
-        }
+        };
+        receiver.set_share(share);
+        receiver
+    }
+
+    /// Changes how many slots the peer may send beyond those consumed (L-41). What it was granted before
+    /// stays granted.
+    pub(crate) fn set_share(&mut self, share: u32) {
+        let granted = (self.share + self.excess).saturating_sub(self.pending);
+        self.limit = self.limit.ahead(share.saturating_sub(granted));
+        self.excess = granted.saturating_sub(share);
+        self.pending = 0;
+        self.share = share;
+        self.step = if (SMALL_SHARE + 1..self.most).contains(&share) { share / 4 } else { 0 };
+        self.is_restrained = self.excess > 0 || self.step > 0;
+        // What is reserved is of no use to most slots.
+        self.low_credit = ((share / 2) as i32).max(1 + self.reserved);
+        self.worth_telling = (share / 4).max(1) as i32;
+    }
+
+    /// Returns whether more is granted than was advertised.
+    pub(crate) fn has_unannounced_credit(&self) -> bool {
+        self.advertised.before(self.limit)
+    }
+
+    pub(crate) fn share(&self) -> u32 {
+        self.share
+    }
+
+    /// Returns whether the peer has used up its credit since this was last asked.
+    pub(crate) fn take_wants_more(&mut self) -> bool {
+        std::mem::take(&mut self.wants_more)
+    }
+
+    #[inline]
+    pub(crate) fn wants_more(&self) -> bool {
+        self.wants_more
     }
 
     #[inline]
@@ -92,27 +155,56 @@ impl Receiver {
     /// Returns the credit to advertise, and records it as advertised.
     #[inline]
     pub(crate) fn advertise(&mut self) -> Seq {
-        self.advertised = self.consumed.ahead(self.capacity);
+        self.advertised = self.limit;
         self.advertised
     }
 
-    /// Returns whether the peer has used its credit, except what is reserved for priority slots.
+    /// Returns whether slots that were not consumed use up the peer's credit, except what is reserved for
+    /// priority slots.
     pub(crate) fn is_credit_used_up(&self) -> bool {
-        let normal = self.capacity - reserved_credit(self.capacity);
-        !self.next.before(self.consumed.ahead(normal))
+        let left = self.limit.distance(self.next);
+        left <= self.reserved && left + (self.pending as i32) < (self.share + self.excess) as i32
     }
 
     /// Records that the program has consumed `slots` further slots. If the sender may be waiting for credit,
     /// an acknowledgement becomes due (L-12, L-26).
     #[inline]
     pub(crate) fn consume(&mut self, slots: u32) {
-        self.consumed = self.consumed.ahead(slots);
-        debug_assert!(!self.next.before(self.consumed), "more slots consumed than received");
+        let granted = if self.is_restrained { self.consume_restrained(slots) } else { slots };
+        self.limit = self.limit.ahead(granted);
+        debug_assert!(
+            self.limit.distance(self.next) <= (self.share + self.excess) as i32,
+            "more slots consumed than received"
+        );
         let left = self.advertised.distance(self.next);
-        let fresh = self.consumed.ahead(self.capacity).distance(self.advertised);
+        let fresh = self.limit.distance(self.advertised);
         if left < self.low_credit && fresh >= self.worth_telling {
             self.ack.request();
         }
+    }
+
+    /// Records that the peer requests an acknowledgement, with a slot if it has used up credit or window
+    /// (L-24).
+    #[inline]
+    pub(crate) fn on_request(&mut self, with_slot: bool) {
+        self.ack.request();
+        // In a turn it has more to send only when the turn's slots are used up.
+        self.wants_more |= with_slot && self.share < self.most && self.excess == 0;
+    }
+
+    /// Slots beyond the share are consumed: their room is not granted again. What is within the share is
+    /// granted in steps. Returns how many are granted.
+    #[cold]
+    fn consume_restrained(&mut self, slots: u32) -> u32 {
+        let within = slots.saturating_sub(self.excess);
+        if self.excess > 0 {
+            self.excess -= slots - within;
+            self.wants_more |= self.limit.distance(self.next) <= self.reserved;
+        }
+        self.pending += within;
+        let granted = if self.pending >= self.step { std::mem::take(&mut self.pending) } else { 0 };
+        self.is_restrained = self.excess > 0 || self.step > 0;
+        granted
     }
 
     fn bit(&self, seq: Seq) -> (usize, u64) {
@@ -130,7 +222,7 @@ impl Receiver {
             self.ack.request();
             return Some(Arrival::Duplicate);
         }
-        if !seq.before(self.consumed.ahead(self.capacity)) {
+        if !seq.before(self.limit) {
             return None;
         }
         if distance == 0 {
@@ -145,7 +237,7 @@ impl Receiver {
     /// it is within the credit.
     #[inline]
     pub(crate) fn takes_next(&self) -> bool {
-        self.ahead_count == 0 && self.next.before(self.consumed.ahead(self.capacity))
+        self.ahead_count == 0 && self.next.before(self.limit)
     }
 
     /// Accepts the next slot in order.
@@ -202,7 +294,7 @@ impl Receiver {
         keeps_ahead: bool,
     ) -> Arrival {
         let distance = seq.distance(self.next);
-        let granted = seq.before(self.consumed.ahead(self.capacity));
+        let granted = seq.before(self.limit);
         let (word, bit) = self.bit(seq);
         let arrived = distance > 0 && self.ahead[word] & bit != 0;
         let kept = distance == 0 || keeps_ahead;
@@ -258,7 +350,7 @@ mod tests {
     use super::*;
 
     fn receiver() -> Receiver {
-        Receiver::new(Seq(u32::MAX - 2), 64)
+        Receiver::new(Seq(u32::MAX - 2), 64, 64)
     }
 
     /// L-4: each slot is accepted once, in any order, also when sequence numbers wrap.
@@ -288,6 +380,50 @@ mod tests {
         rx.consume(1);
         assert_eq!(rx.accept(s(64), true), Some(Arrival::Ahead { distance: 63 }));
         assert_eq!(rx.accept(s(65), true), None);
+    }
+
+    /// L-41: a share that shrinks takes nothing back: slots that were granted are accepted, and the limit
+    /// stays until no more than the share are granted. A larger share is granted at once.
+    #[test]
+    fn shares_change() {
+        let start = Seq(u32::MAX - 2);
+        let mut rx = Receiver::new(start, 8, 64);
+        rx.set_share(0);
+        for i in 0..8 {
+            assert_eq!(rx.accept(start.ahead(i), true), Some(Arrival::Next { released: 0 }));
+            assert_eq!((rx.is_credit_used_up(), rx.wants_more()), (i >= 5, false));
+        }
+        rx.consume(5);
+        assert_eq!((rx.advertise(), rx.take_wants_more()), (start.ahead(8), true));
+        rx.set_share(2);
+        assert_eq!((rx.advertise(), rx.accept(start.ahead(8), true)), (start.ahead(8), None));
+        rx.consume(1);
+        assert_eq!(rx.advertise(), start.ahead(8));
+        rx.consume(1);
+        assert_eq!(rx.advertise(), start.ahead(9));
+        rx.take_wants_more();
+        rx.on_request(true);
+        assert!(rx.take_wants_more());
+        rx.set_share(64);
+        assert_eq!(rx.advertise(), start.ahead(7 + 64));
+        rx.consume(1);
+        rx.on_request(true);
+        assert!(!rx.is_credit_used_up() && !rx.wants_more());
+    }
+
+    /// L-44: a share that is neither small nor the largest is granted again in steps of a quarter.
+    #[test]
+    fn shares_are_granted_in_steps() {
+        let start = Seq(u32::MAX - 2);
+        let mut rx = Receiver::new(start, 8, 256);
+        rx.set_share(40);
+        for i in 0..40 {
+            assert_eq!(rx.accept(start.ahead(i), true), Some(Arrival::Next { released: 0 }));
+            rx.consume(1);
+            assert_eq!(rx.advertise(), start.ahead(40 + (i + 1) / 10 * 10));
+        }
+        rx.set_share(48);
+        assert_eq!(rx.advertise(), start.ahead(40 + 48));
     }
 
     /// L-11: go-back-n keeps no slot ahead of a gap.

@@ -5,6 +5,16 @@ use crate::Nanos;
 /// The timer's interval stops growing after this many expirations.
 const MAX_BACKOFF: u32 = 6;
 
+/// Lengthens an interval that began at `start` by up to a half, as the seed decides (L-39); not if that is
+/// zero.
+pub(crate) fn spread(interval: Nanos, seed: u32, start: Nanos) -> Nanos {
+    if seed == 0 {
+        return interval;
+    }
+    let drawn = (u64::from(seed) ^ start).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54;
+    interval + interval / 2048 * drawn
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetransmitTimer {
     /// When the current interval began.
@@ -12,11 +22,13 @@ pub(crate) struct RetransmitTimer {
     backoff: u32,
     /// Slots that may be sent beyond the congestion window, as probes.
     probes: u32,
+    /// Differs between links, so that their timers do not expire together (L-39).
+    seed: u32,
 }
 
 impl RetransmitTimer {
-    pub(crate) fn new(now: Nanos) -> RetransmitTimer {
-        RetransmitTimer { started: now, backoff: 0, probes: 0 }
+    pub(crate) fn new(now: Nanos, seed: u32) -> RetransmitTimer {
+        RetransmitTimer { started: now, backoff: 0, probes: 0, seed }
     }
 
     /// Restarts the interval.
@@ -43,7 +55,7 @@ impl RetransmitTimer {
     pub(crate) fn deadline(&self, timeout: Nanos, longest: Nanos) -> Nanos {
         let interval = match self.backoff {
             0 => timeout,
-            expirations => 3 * (timeout << (expirations - 1)),
+            expirations => spread(3 * (timeout << (expirations - 1)), self.seed, self.started),
         };
         self.started + interval.min(longest.max(timeout))
     }
@@ -62,5 +74,30 @@ impl RetransmitTimer {
     #[inline]
     pub(crate) fn use_probe(&mut self) {
         self.probes = self.probes.saturating_sub(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MILLI;
+
+    /// L-39: timers of links that lost frames at the same moment expire at different times from the second
+    /// time on, up to a half later, and never later than the longest interval.
+    #[test]
+    fn timers_are_spread() {
+        let at = |seed: u32, expirations: u32| {
+            let mut timer = RetransmitTimer::new(0, seed);
+            (0..expirations).for_each(|_| assert!(timer.on_expiry(0) > 0));
+            timer.deadline(3 * MILLI, 200 * MILLI)
+        };
+        assert_eq!(at(7, 0), 3 * MILLI);
+        assert_eq!((at(0, 1), at(0, 2)), (9 * MILLI, 18 * MILLI));
+        let mut drawn: Vec<Nanos> = (1..200).map(|seed| at(seed, 2)).collect();
+        assert!(drawn.iter().all(|at| (18 * MILLI..27 * MILLI).contains(at)));
+        drawn.sort_unstable();
+        drawn.dedup();
+        assert!(drawn.len() > 150, "{} different times", drawn.len());
+        assert_eq!(at(9, 20), 200 * MILLI);
     }
 }

@@ -44,16 +44,24 @@ impl Sender {
         peer_buffer: u32,
         limit: usize,
     ) -> Sender {
+        // The first slot number is drawn anew for each link (L-1).
+        let seed = config.timer_seed(queue.base().0);
         Sender {
             queue,
             packets: SentPackets::new(),
             rtt: Rtt::default(),
             congestion: Congestion::new(config, peer_buffer),
             path: Path::new(now, limit),
-            timer: RetransmitTimer::new(now),
+            timer: RetransmitTimer::new(now, seed),
             policy: config.recovery,
             reorder: ReorderThreshold::new(),
         }
+    }
+
+    /// Gives memory back that an idle link does not need.
+    pub(crate) fn shrink(&mut self) {
+        self.queue.shrink();
+        self.packets.shrink();
     }
 
     #[inline]
@@ -127,7 +135,12 @@ impl Sender {
 
     /// Returns when the retransmission timer expires, given how long the peer may delay an acknowledgement.
     pub(crate) fn timer_at(&self, config: &Config, peer_ack_delay: Nanos) -> Nanos {
-        self.timer.deadline(self.rtt.timeout(config, peer_ack_delay), config.rto_max)
+        let mut timeout = self.rtt.timeout(config, peer_ack_delay);
+        if config.spread_timers && !self.queue.has_in_flight() && self.queue.unsent() > 0 {
+            // L-39: many may wait for credit, and it is rarely lost.
+            timeout = timeout.max(config.rto_initial);
+        }
+        self.timer.deadline(timeout, config.rto_max)
     }
 
     /// Handles the expiry of the retransmission timer. Returns whether to request an acknowledgement, because

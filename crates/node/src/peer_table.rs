@@ -93,6 +93,10 @@ impl<T> PeerTable<T> {
         }
         let place_here = u16::try_from(place).ok().filter(|place| *place != NOWHERE);
         row[at] = place_here.expect("no lane has met more peers");
+        if place == self.values.capacity() {
+            // Values are large, and peers rarely added: little room is left unused.
+            self.values.reserve_exact(place / 8 + 2);
+        }
         self.values.push(value);
         place
     }

@@ -2,7 +2,7 @@
 //! a node costs. The network is a model ([`NetworkModel`]); the time is virtual.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
@@ -43,6 +43,9 @@ pub enum Pattern {
     },
     /// All nodes send to the first, as fast as they can.
     Incast,
+    /// All nodes send to the first, which answers each message; a node sends the next one when it has the
+    /// answer. Only what the first node receives is counted and timed.
+    Requests,
     /// Every node sends to the next one, and waits for the one before it in each round.
     Ring,
     /// A dissemination barrier in each round: ⌈log₂ n⌉ steps, each a message to and from another node.
@@ -101,6 +104,10 @@ struct Inbox {
     /// Messages of each step that have arrived, for nodes that keep in step.
     steps: Vec<u32>,
     received: u64,
+    /// Whom to answer, and which step of it, if the node answers.
+    answers: Option<VecDeque<(u32, u32)>>,
+    /// Whether messages are timed.
+    is_timed: bool,
     latencies: Vec<u64>,
     violation: Option<String>,
 }
@@ -125,7 +132,12 @@ impl Inbox {
             *count += 1;
         }
         self.received += 1;
-        self.latencies.push(self.clock.now() - sent);
+        if let Some(answers) = &mut self.answers {
+            answers.push_back((from, step));
+        }
+        if self.is_timed {
+            self.latencies.push(self.clock.now() - sent);
+        }
     }
 }
 
@@ -147,6 +159,8 @@ struct Node {
 enum Plan {
     /// Sends `rounds` messages to each of these without waiting for any, and receives `expected`.
     Free { peers: Vec<u32>, rounds: u32, expected: u64 },
+    /// Answers `expected` messages.
+    Answering { expected: u64 },
     /// In each step sends one message to a node, and waits for one. The distances repeat.
     InStep { distances: Vec<u32>, steps: u32 },
 }
@@ -159,6 +173,7 @@ impl Node {
                 let total = peers.len() as u32 * rounds;
                 (self.at < total).then(|| peers[self.at as usize % peers.len()])
             }
+            Plan::Answering { .. } => self.next_answer().map(|(peer, _)| peer),
             Plan::InStep { distances, steps } => {
                 let arrived = |step: u32| self.inbox.borrow().steps[step as usize] > 0;
                 let may = self.at < *steps && (self.at == 0 || arrived(self.at - 1));
@@ -167,8 +182,13 @@ impl Node {
         }
     }
 
+    fn next_answer(&self) -> Option<(u32, u32)> {
+        self.inbox.borrow().answers.as_ref()?.front().copied()
+    }
+
     fn is_done(&self) -> bool {
         match &self.plan {
+            Plan::Answering { expected } => u64::from(self.at) == *expected,
             Plan::Free { peers, rounds, expected } => {
                 self.at == peers.len() as u32 * rounds && self.inbox.borrow().received == *expected
             }
@@ -184,15 +204,19 @@ impl Node {
             while self.ep.extract(usize::MAX)? > 0 {}
             let Some(peer) = self.next_peer(me, nodes) else { return Ok(false) };
             let begun = *self.begun.get_or_insert(now);
-            let number = self.sent.entry(peer).or_default();
             self.buffer[..8].copy_from_slice(&begun.to_le_bytes());
-            self.buffer[8..12].copy_from_slice(&self.at.to_le_bytes());
+            let step = self.next_answer().map_or(self.at, |(_, step)| step);
+            self.buffer[8..12].copy_from_slice(&step.to_le_bytes());
+            let number = self.sent.entry(peer).or_default();
             self.buffer[12..16].copy_from_slice(&number.to_le_bytes());
             match self.ep.try_send(peer, "step", &self.buffer) {
                 Ok(()) => {
                     *number += 1;
                     self.at += 1;
                     self.begun = None;
+                    if let Some(answers) = &mut self.inbox.borrow_mut().answers {
+                        answers.pop_front();
+                    }
                 }
                 Err(Error::Send(SendError::WouldBlock)) => return Ok(true),
                 Err(error) => return Err(error),
@@ -211,7 +235,31 @@ impl Cluster {
     }
 
     /// As [`Cluster::run`]; tells from time to time how many messages have arrived, of how many.
-    pub fn run_with(&self, mut progress: impl FnMut((u64, u64))) -> Result<ClusterReport, String> {
+    pub fn run_with(&self, progress: impl FnMut((u64, u64))) -> Result<ClusterReport, String> {
+        let mut run = self.start()?;
+        run.until_done(progress)?;
+        run.report()
+    }
+
+    /// As [`Cluster::run`]; then nothing is sent for `idle_ns`. Calls `watch` when all nodes have joined and
+    /// nothing was sent yet, and again at the end, when all channels are idle.
+    ///
+    /// # Errors
+    /// As [`Cluster::run`].
+    pub fn run_idle(&self, idle_ns: Nanos, mut watch: impl FnMut()) -> Result<ClusterReport, String> {
+        let mut run = self.start()?;
+        watch();
+        run.until_done(|_| {})?;
+        let report = run.report()?;
+        let end = lock(&run.net).now() + idle_ns;
+        while lock(&run.net).now() < end {
+            run.step()?;
+        }
+        watch();
+        Ok(ClusterReport { deaths: run.deaths, ..report })
+    }
+
+    fn start(&self) -> Result<Run, String> {
         self.check()?;
         let places = Places::single(self.nodes);
         let net: SharedNet =
@@ -225,51 +273,27 @@ impl Cluster {
             lock(&net).wake(rank, 0);
         }
         let first_step = nodes.first().and_then(|node| node.plan.first_round());
-        let (mut left, mut first_left) = (self.nodes, first_step.map_or(0, |_| self.nodes));
-        let mut done = vec![false; self.nodes as usize];
-        let mut opened = vec![false; self.nodes as usize];
-        let mut first_round_ns = 0;
-        let (mut runs, mut arrived) = (0_u64, 0_u64);
-        while left > 0 {
-            let Some((now, What::Run { node })) = lock(&net).advance() else {
-                return Err(format!("{left} nodes wait for messages that nobody sends"));
-            };
-            if now > LONGEST {
-                return Err(format!("{left} of {} nodes are not done after 600 s", self.nodes));
-            }
-            lock(&net).begin_run(node);
-            let this = &mut nodes[node as usize];
-            let before = this.inbox.borrow().received;
-            let blocked = this.run(node, self.nodes, now).map_err(|why| format!("node {node}: {why}"))?;
-            arrived += this.inbox.borrow().received - before;
-            if let Some(why) = this.inbox.borrow_mut().violation.take() {
-                return Err(format!("node {node}: {why}"));
-            }
-            if first_step.is_some_and(|step| this.at > step) && !opened[node as usize] {
-                opened[node as usize] = true;
-                first_left -= 1;
-                first_round_ns = if first_left == 0 { now } else { 0 };
-            }
-            if !done[node as usize] && this.is_done() {
-                done[node as usize] = true;
-                left -= 1;
-            }
-            let deadline = this.ep.node().next_deadline().ok().flatten().unwrap_or(Nanos::MAX);
-            let retry = if blocked { now + RETRY } else { Nanos::MAX };
-            lock(&net).end_run(node, deadline.min(retry));
-            runs += 1;
-            if runs.is_multiple_of(4_096) {
-                progress((arrived, total));
-            }
-        }
-        self.report(&net, &nodes, first_round_ns, total)
+        Ok(Run {
+            cluster: *self,
+            net,
+            nodes,
+            total,
+            left: self.nodes,
+            done: vec![false; self.nodes as usize],
+            first_step,
+            first_left: first_step.map_or(0, |_| self.nodes),
+            opened: vec![false; self.nodes as usize],
+            first_round_ns: 0,
+            arrived: 0,
+            deaths: 0,
+        })
     }
 
     /// Messages of all nodes in one round.
     fn messages_per_round(&self) -> u64 {
         let each = match self.pattern {
             Pattern::Random { peers } => peers,
-            Pattern::Incast | Pattern::Ring => 1,
+            Pattern::Incast | Pattern::Requests | Pattern::Ring => 1,
             Pattern::Barrier => barrier_steps(self.nodes),
         };
         u64::from(self.nodes) * u64::from(each)
@@ -317,6 +341,11 @@ impl Cluster {
                 let send = |rank| if rank == 0 { Vec::new() } else { vec![0] };
                 self.free((0..nodes).map(send).collect())
             }
+            Pattern::Requests => {
+                let expected = u64::from(nodes - 1) * u64::from(self.rounds);
+                let call = |rank| Plan::InStep { distances: vec![nodes - rank], steps: self.rounds };
+                std::iter::once(Plan::Answering { expected }).chain((1..nodes).map(call)).collect()
+            }
             Pattern::Random { peers } => {
                 let mut rng = Rng::new(self.seed, 0x636c_7573);
                 let mut draw = |me: u32| {
@@ -350,7 +379,9 @@ impl Cluster {
             next: HashMap::new(),
             steps: vec![0; steps],
             received: 0,
-            latencies: Vec::new(),
+            answers: matches!(plan, Plan::Answering { .. }).then(VecDeque::new),
+            is_timed: rank == 0 || self.pattern != Pattern::Requests,
+            latencies: Vec::with_capacity(plan.expected() as usize),
             violation: None,
         }));
         let (taken, bytes) = (inbox.clone(), self.bytes);
@@ -368,41 +399,101 @@ impl Cluster {
         buffer[..HEAD].fill(0);
         Ok(Node { ep, inbox, plan, at: 0, begun: None, sent: HashMap::new(), buffer })
     }
+}
 
-    fn report(
-        &self,
-        net: &SharedNet,
-        nodes: &[Node],
-        first_round_ns: Nanos,
-        messages: u64,
-    ) -> Result<ClusterReport, String> {
+/// A cluster that runs.
+struct Run {
+    cluster: Cluster,
+    net: SharedNet,
+    nodes: Vec<Node>,
+    /// Messages of all nodes.
+    total: u64,
+    /// Nodes that are not done.
+    left: u32,
+    done: Vec<bool>,
+    /// The last step of the first round, nodes that have not sent it, and those that have.
+    first_step: Option<u32>,
+    first_left: u32,
+    opened: Vec<bool>,
+    first_round_ns: Nanos,
+    arrived: u64,
+    deaths: u64,
+}
+
+impl Run {
+    fn until_done(&mut self, mut progress: impl FnMut((u64, u64))) -> Result<(), String> {
+        let mut runs = 0_u64;
+        while self.left > 0 {
+            self.step()?;
+            runs += 1;
+            if runs.is_multiple_of(4_096) {
+                progress((self.arrived, self.total));
+            }
+        }
+        Ok(())
+    }
+
+    /// Advances the time until a node runs, and lets it run.
+    fn step(&mut self) -> Result<(), String> {
+        let nodes = self.cluster.nodes;
+        let Some((now, What::Run { node })) = lock(&self.net).advance() else {
+            return Err(format!("{} nodes wait for messages that nobody sends", self.left));
+        };
+        if now > LONGEST {
+            return Err(format!("{} of {nodes} nodes are not done after 600 s", self.left));
+        }
+        lock(&self.net).begin_run(node);
+        let this = &mut self.nodes[node as usize];
+        let before = this.inbox.borrow().latencies.len();
+        let blocked = this.run(node, nodes, now).map_err(|why| format!("node {node}: {why}"))?;
+        self.arrived += (this.inbox.borrow().latencies.len() - before) as u64;
+        if let Some(why) = this.inbox.borrow_mut().violation.take() {
+            return Err(format!("node {node}: {why}"));
+        }
+        while let Some(event) = this.ep.poll_event() {
+            self.deaths += u64::from(matches!(event, tautline::Event::PeerDown { .. }));
+        }
+        if self.first_step.is_some_and(|step| this.at > step) && !self.opened[node as usize] {
+            self.opened[node as usize] = true;
+            self.first_left -= 1;
+            self.first_round_ns = if self.first_left == 0 { now } else { 0 };
+        }
+        if !self.done[node as usize] && this.is_done() {
+            self.done[node as usize] = true;
+            self.left -= 1;
+        }
+        let deadline = this.ep.node().next_deadline().ok().flatten().unwrap_or(Nanos::MAX);
+        let retry = if blocked { now + RETRY } else { Nanos::MAX };
+        lock(&self.net).end_run(node, deadline.min(retry));
+        Ok(())
+    }
+
+    fn report(&self) -> Result<ClusterReport, String> {
+        let messages = self.total;
         let mut latencies: Vec<u64> = Vec::with_capacity(messages as usize);
-        let (mut resent, mut deaths) = (0, 0);
-        for node in nodes {
+        let mut resent = 0;
+        for node in &self.nodes {
             latencies.extend_from_slice(&node.inbox.borrow().latencies);
             let counters = node.ep.node().counters();
             resent += counters.links.slots_resent;
-            while let Some(event) = node.ep.poll_event() {
-                deaths += u64::from(matches!(event, tautline::Event::PeerDown { .. }));
-            }
         }
         if latencies.len() as u64 != messages {
             return Err(format!("{} messages arrived, and {messages} were sent", latencies.len()));
         }
         latencies.sort_unstable();
         let at = |share: usize| latencies.get(latencies.len() * share / 100).copied().unwrap_or(0);
-        let net = lock(net);
+        let net = lock(&self.net);
         Ok(ClusterReport {
             messages,
-            bytes: messages * self.bytes as u64,
+            bytes: messages * self.cluster.bytes as u64,
             virtual_ns: net.now(),
-            first_round_ns,
+            first_round_ns: self.first_round_ns,
             median_ns: at(50),
             p99_ns: at(99),
             frames: net.counters.sent,
             dropped: net.counters.tail_dropped + net.counters.overflowed,
             resent,
-            deaths,
+            deaths: self.deaths,
             trace_hash: net.hash,
         })
     }
@@ -418,6 +509,15 @@ impl Plan {
     fn messages(&self) -> u64 {
         match self {
             Plan::Free { peers, rounds, .. } => peers.len() as u64 * u64::from(*rounds),
+            Plan::Answering { .. } => 0,
+            Plan::InStep { steps, .. } => u64::from(*steps),
+        }
+    }
+
+    /// How many messages the node receives.
+    fn expected(&self) -> u64 {
+        match self {
+            Plan::Free { expected, .. } | Plan::Answering { expected } => *expected,
             Plan::InStep { steps, .. } => u64::from(*steps),
         }
     }
@@ -425,7 +525,7 @@ impl Plan {
     /// The last step of the first round.
     fn first_round(&self) -> Option<u32> {
         match self {
-            Plan::Free { .. } => None,
+            Plan::Free { .. } | Plan::Answering { .. } => None,
             Plan::InStep { distances, .. } => Some(distances.len() as u32 - 1),
         }
     }

@@ -16,7 +16,7 @@ pub(crate) enum Fault {
     /// No frame passes, in one direction or both.
     BlackHole { from: u32, to: u32, both: bool, for_ns: Nanos },
     /// No frame passes from the nodes in the mask to the others, or in either direction.
-    Partition { mask: u32, both: bool, for_ns: Nanos },
+    Partition { mask: u64, both: bool, for_ns: Nanos },
     /// The node does not run at all.
     Pause { node: u32, for_ns: Nanos },
     /// The program of a lane computes: it neither extracts nor sends. The watchdog keeps the network going.
@@ -84,7 +84,7 @@ fn draw_one(rng: &mut Rng, sort: u64, nodes: u64, max_frame: usize) -> Fault {
             for_ns: rng.magnitude(MILLI, 5_000 * MILLI),
         },
         2 => {
-            let mask = rng.range(1, (1 << nodes) - 2) as u32;
+            let mask = rng.range(1, (u64::MAX >> (64 - nodes)) - 1);
             Fault::Partition { mask, both: rng.chance(300_000), for_ns: rng.magnitude(MILLI, 3_000 * MILLI) }
         }
         3 => {

@@ -8,7 +8,10 @@ use crate::net::PathOptions;
 use crate::places::Places;
 use crate::rng::Rng;
 use crate::schedule::{self, Planned, draw as draw_faults};
-use crate::{Nanos, Options, Sabotage};
+use crate::{Hosts, Nanos, Options, Sabotage};
+
+/// The most nodes that a seed draws.
+const MANY: u64 = 64;
 
 /// The options of one node.
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +74,7 @@ impl Swarm {
     pub(crate) fn draw(seed: u64, options: &Options) -> Swarm {
         let mut rng = Rng::new(seed, 0x5377_6172);
         let sabotage = options.sabotage;
-        let nodes = rng.pick(&[2, 2, 2, 3, 3, 4, 5, 6, 8]);
+        let nodes = draw_count(rng.pick(&[2, 2, 2, 3, 3, 4, 5, 6, 8]), seed, options);
         let security = match rng.below(20) {
             _ if sabotage == Sabotage::Damage => Security::Open,
             0..=11 => Security::Fabric,
@@ -129,6 +132,16 @@ impl Swarm {
             self.nodes.iter_mut().for_each(|node| node.congestion = true);
         }
     }
+}
+
+/// How many nodes there are: `few`, or up to [`MANY`] in one world of sixteen. From a stream of its own.
+fn draw_count(few: u64, seed: u64, options: &Options) -> u64 {
+    let mut rng = Rng::new(seed, 0x6d61_6e79);
+    // Nodes of one host, and lanes, have a dozen descriptors for each other.
+    let plain =
+        options.sabotage == Sabotage::None && options.hosts != Hosts::Single && options.lanes.is_none();
+    let many = plain && rng.chance(62_500);
+    if many { rng.range(9, MANY) } else { few }
 }
 
 fn share(rng: &mut Rng, chance_ppm: u32, most_ppm: u64) -> u32 {

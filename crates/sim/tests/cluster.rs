@@ -7,8 +7,8 @@ fn cluster(nodes: u32, pattern: Pattern) -> Cluster {
     Cluster { nodes, pattern, rounds: 3, bytes: 64, seed: 1, model: NetworkModel::default() }
 }
 
-const PATTERNS: [Pattern; 4] =
-    [Pattern::Random { peers: 4 }, Pattern::Incast, Pattern::Ring, Pattern::Barrier];
+const PATTERNS: [Pattern; 5] =
+    [Pattern::Random { peers: 4 }, Pattern::Incast, Pattern::Requests, Pattern::Ring, Pattern::Barrier];
 
 /// Every message arrives, nobody is reported dead, and the same cluster gives the same result again.
 #[test]
@@ -18,7 +18,7 @@ fn patterns_end_and_repeat() {
         let report = cluster.run().unwrap();
         let per_round = match pattern {
             Pattern::Random { peers } => u64::from(70 * peers),
-            Pattern::Incast => 69,
+            Pattern::Incast | Pattern::Requests => 69,
             Pattern::Ring => 70,
             Pattern::Barrier => 70 * 7,
         };
@@ -34,6 +34,54 @@ fn patterns_end_and_repeat() {
 fn thousands_of_nodes() {
     let report = Cluster { rounds: 1, ..cluster(5_000, Pattern::Ring) }.run().unwrap();
     assert_eq!((report.messages, report.deaths), (5_000, 0));
+}
+
+/// L-15, L-39, L-40, H-18: nodes that all connect to one at the same moment, and send, fill its buffer many
+/// times over. Nobody is taken for dead.
+#[test]
+fn incast_kills_nobody() {
+    for nodes in [300, 2_000] {
+        let report = Cluster { rounds: 10, ..cluster(nodes, Pattern::Incast) }.run().unwrap();
+        assert_eq!((report.messages, report.deaths), (10 * u64::from(nodes - 1), 0), "{report:?}");
+    }
+}
+
+/// L-42, L-43: a hundred senders get as much through as one does, with hardly a frame lost.
+#[test]
+fn incast_keeps_the_receiver_busy() {
+    let incast = |nodes, rounds| {
+        let wide = Cluster { rounds, bytes: 1_024, ..cluster(nodes, Pattern::Incast) };
+        let report = wide.run().unwrap();
+        let (messages, time) = (report.messages as f64, report.virtual_ns as f64);
+        assert_eq!(report.deaths, 0, "{report:?}");
+        (messages * 1e9 / time, report)
+    };
+    let (one, _) = incast(2, 100_000);
+    let (hundred, report) = incast(101, 2_000);
+    assert!(hundred >= 0.9 * one, "{hundred:.0} messages per second of 100, {one:.0} of one: {report:?}");
+    assert!(report.dropped * 1_000 <= report.frames, "{report:?}");
+}
+
+/// L-42: a hundred nodes that each wait for an answer before they send again are served in turn: hardly a
+/// message takes longer than three times as long as one message of each takes.
+#[test]
+fn requests_of_many_are_served_in_turn() {
+    let report = Cluster { rounds: 300, bytes: 1_024, ..cluster(101, Pattern::Requests) }.run().unwrap();
+    let turn = 100 * report.virtual_ns / report.messages;
+    assert!(report.p99_ns <= 3 * turn, "a message of each takes {turn} ns: {report:?}");
+    assert_eq!(report.deaths, 0, "{report:?}");
+    assert!(report.dropped * 1_000 <= report.frames, "{report:?}");
+}
+
+/// Ten thousand nodes, each pattern: all messages arrive, and nobody is taken for dead. Takes minutes and
+/// some gigabytes.
+#[test]
+#[ignore = "takes minutes and gigabytes"]
+fn ten_thousand_nodes() {
+    for pattern in PATTERNS {
+        let report = cluster(10_000, pattern).run().unwrap();
+        assert_eq!(report.deaths, 0, "{pattern:?}: {report:?}");
+    }
 }
 
 /// With open channels a barrier takes no less than its steps take on an idle network, and not much more.

@@ -36,6 +36,8 @@ enum PatternName {
     Random,
     /// All nodes send to the first, as fast as they can
     Incast,
+    /// All nodes send to the first, each the next message when it has the answer to the one before
+    Requests,
     /// Every node sends to the next one, and waits for the one before it
     Ring,
     /// A dissemination barrier in each round
@@ -52,6 +54,7 @@ impl ClusterArgs {
                 Pattern::Random { peers: self.peers.unwrap_or(usual) }
             }
             PatternName::Incast => Pattern::Incast,
+            PatternName::Requests => Pattern::Requests,
             PatternName::Ring => Pattern::Ring,
             PatternName::Barrier => Pattern::Barrier,
         };
@@ -125,6 +128,7 @@ fn name(pattern: Pattern) -> &'static str {
     match pattern {
         Pattern::Random { .. } => "random",
         Pattern::Incast => "incast",
+        Pattern::Requests => "requests",
         Pattern::Ring => "ring",
         Pattern::Barrier => "barrier",
     }

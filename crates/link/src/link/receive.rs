@@ -7,6 +7,7 @@ use tautline_wire::frame::{HEADER_LEN, flags};
 use tautline_wire::{Frame, Header, Kind, Seq};
 
 use super::{Link, State};
+use crate::queue::charge;
 use crate::{Arrival, Death, Event, Nanos};
 
 /// Why a frame was dropped. Such frames are counted and never answered.
@@ -55,7 +56,7 @@ impl Link {
         self.reports.counters.frames_accepted += 1;
         self.liveness.on_frame(now);
         if header.flags & flags::ACK_REQUESTED != 0 {
-            self.receiver.ack.request();
+            self.receiver.on_request(header.has_slot());
         }
         let Ok(ext) = payload_ext(bytes, header.ext_len) else {
             return self.drop_frame(FrameError::Malformed);
@@ -151,11 +152,54 @@ impl Link {
     }
 
     /// Records that the program has consumed the next `slots` slots, which grants the peer credit for as
-    /// many. Returns whether to send it now, with [`Link::poll_transmit`].
+    /// many within its share. Returns whether to send it now, with [`Link::poll_transmit`], or
+    /// [`Link::wants_more_credit`] has become true.
     #[inline]
     pub fn consumed(&mut self, slots: u32) -> bool {
         self.receiver.consume(slots);
-        self.receiver.ack.is_immediate()
+        self.receiver.ack.is_immediate() || self.receiver.wants_more()
+    }
+
+    /// Returns whether the peer has used up its credit, and may have more to send.
+    #[inline]
+    pub fn wants_more_credit(&self) -> bool {
+        self.receiver.wants_more()
+    }
+
+    /// As [`Link::wants_more_credit`], once.
+    pub fn take_wants_more_credit(&mut self) -> bool {
+        self.receiver.take_wants_more()
+    }
+
+    /// Returns how many slots the peer may send beyond those consumed.
+    pub fn share(&self) -> u32 {
+        self.receiver.share()
+    }
+
+    /// Changes how many slots the peer may send beyond those consumed, up to [`crate::Config::credit_slots`]
+    /// (L-41). It hears of it with the next frame.
+    pub fn set_share(&mut self, slots: u32) {
+        self.receiver.set_share(slots.min(self.config.most_credit()));
+    }
+
+    /// Has a frame sent at once if the peer may send more than it knows. Returns whether it does.
+    pub fn announce_credit(&mut self) -> bool {
+        let fresh = self.receiver.has_unannounced_credit();
+        if fresh {
+            self.receiver.ack.request();
+        }
+        fresh
+    }
+
+    /// Returns about how much a slot of the peer takes up in a socket buffer.
+    pub fn slot_charge(&self) -> u32 {
+        let limit = self.sender.path.max_frame();
+        charge(self.receiver.ack.mean_slot().unwrap_or(limit as u32))
+    }
+
+    /// Returns when the last frame of the peer arrived.
+    pub fn heard_at(&self) -> Nanos {
+        self.liveness.heard_at()
     }
 
     /// Returns whether slots that the program has not consumed use up the peer's credit. Only priority slots

@@ -112,7 +112,6 @@ impl LinkChannel {
         link.finish(&transmit, now, &mut bytes[range.clone()]);
         port.device.send(self.route, slot, range);
         port.flush();
-        port.note_timer(now);
     }
 
     /// Sends a whole frame with the next flush, or queues it if something is in its way. The link is open.

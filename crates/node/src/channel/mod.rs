@@ -50,6 +50,8 @@ pub(crate) struct Channel {
     pub(crate) link: LinkChannel,
     /// The lane has to serve this channel.
     dirty: bool,
+    /// The lane has to work out its deadline.
+    touched: bool,
     /// When the last channel ended, no frame was open.
     all_left: bool,
 }
@@ -94,6 +96,7 @@ impl Channel {
             messages: OutgoingMessages::default(),
             link,
             dirty: false,
+            touched: false,
             all_left: false,
         }
     }
@@ -138,6 +141,7 @@ impl Channel {
     /// A new channel begins: nothing of the old one may leak into it (N-4).
     pub(crate) fn reset(&mut self, port: &mut Port) {
         self.all_left = self.open.is_none();
+        self.touch(port);
         self.discard_frame(port);
         self.messages = OutgoingMessages::default();
         self.link.reset();
@@ -308,6 +312,26 @@ impl Channel {
         self.dirty = false;
     }
 
+    /// Has the lane work out the deadline of this channel, which may have become earlier.
+    #[inline]
+    pub(crate) fn touch(&mut self, port: &mut Port) {
+        if !self.touched {
+            self.touched = true;
+            port.touched.push(self.rank);
+        }
+    }
+
+    pub(crate) fn clear_touched(&mut self) {
+        self.touched = false;
+    }
+
+    /// A timer of this channel may have started.
+    #[inline]
+    pub(crate) fn note_timer(&mut self, port: &mut Port, now: Nanos) {
+        port.note_timer(now);
+        self.touch(port);
+    }
+
     /// A message has ended: its frame leaves, unless a batch is open (N-2). Returns whether the lane has to
     /// serve its channels for that.
     #[inline]
@@ -406,7 +430,13 @@ impl Channel {
     #[inline]
     pub(crate) fn consumed(&mut self, port: &mut Port, frames: u32) -> bool {
         match &mut self.kind {
-            Kind::Link => self.link.peering.link_mut().is_some_and(|link| link.consumed(frames)),
+            Kind::Link => self.link.peering.link_mut().is_some_and(|link| {
+                let due = link.consumed(frames);
+                if due && link.wants_more_credit() {
+                    port.push_wish(self.rank);
+                }
+                due
+            }),
             Kind::Shm(shm) => {
                 shm.consumed(frames);
                 false

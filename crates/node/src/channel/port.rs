@@ -15,6 +15,10 @@ pub(crate) struct Port {
     waiting: usize,
     /// Ranks whose channels have to be served.
     dirty: Vec<Rank>,
+    /// Ranks that have used up their credit.
+    wishes: Vec<Rank>,
+    /// Ranks whose deadlines may have become earlier since the lane worked them out.
+    pub(super) touched: Vec<Rank>,
     /// Open batches of the thread that entered the lane last; frames stay open while there is one.
     pub(crate) batch_depth: u32,
     batches: Batches,
@@ -37,12 +41,15 @@ pub(crate) struct Port {
 
 impl Port {
     pub(crate) fn new(device: Box<dyn Datagram>, config: &Config, members: usize) -> Port {
-        let soonest = config.link.ack_delay.min(config.link.rto_min).min(config.link.hello_interval);
+        // H-18: half the interval, at the least.
+        let soonest = config.link.ack_delay.min(config.link.rto_min).min(config.link.hello_interval / 2);
         Port {
             device,
             scratch: Vec::new(),
             waiting: 0,
             dirty: Vec::new(),
+            wishes: Vec::new(),
+            touched: Vec::new(),
             batch_depth: 0,
             batches: Batches::default(),
             activity: 0,
@@ -104,7 +111,8 @@ impl Port {
         self.batch_depth == 0 && !self.closed && now < self.next_deadline && self.dirty.len() <= 1
     }
 
-    /// A timer may have started. Its exact time is worked out before the next sleep.
+    /// A timer may have started. Its exact time is worked out before the next sleep: its channel is dirty,
+    /// or [`super::Channel::touch`] was called.
     #[inline]
     pub(crate) fn note_timer(&mut self, now: Nanos) {
         self.next_deadline = self.next_deadline.min(now + self.soonest);
@@ -113,6 +121,33 @@ impl Port {
     #[inline]
     pub(super) fn push_dirty(&mut self, rank: Rank) {
         self.dirty.push(rank);
+    }
+
+    /// Something is due at this time.
+    pub(crate) fn note_deadline(&mut self, at: Nanos) {
+        self.next_deadline = self.next_deadline.min(at);
+    }
+
+    /// A peer has used up its credit (L-41).
+    #[cold]
+    pub(super) fn push_wish(&mut self, rank: Rank) {
+        self.wishes.push(rank);
+    }
+
+    /// Whether peers have used up their credit.
+    #[inline]
+    pub(crate) fn has_wishes(&self) -> bool {
+        !self.wishes.is_empty()
+    }
+
+    /// The next peer that has used up its credit.
+    pub(crate) fn pop_wish(&mut self) -> Option<Rank> {
+        self.wishes.pop()
+    }
+
+    /// The next rank whose deadline has to be worked out.
+    pub(crate) fn pop_touched(&mut self) -> Option<Rank> {
+        self.touched.pop()
     }
 
     /// The next channel that has to be served.

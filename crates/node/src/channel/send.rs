@@ -45,6 +45,7 @@ impl Channel {
         self.link.send_clear(port, now, (slot, SHORT_LEN + data.len()), |room| {
             write_short(room, handler, data);
         });
+        self.note_timer(port, now);
         true
     }
 
@@ -64,6 +65,7 @@ impl Channel {
             let head = message.write(room, flags, data.len());
             room[head..len].copy_from_slice(data);
         });
+        self.note_timer(port, now);
         true
     }
 
@@ -207,7 +209,7 @@ impl Channel {
             if self.has_long_train() {
                 self.transmit(port, now);
                 port.flush();
-                port.note_timer(now);
+                self.note_timer(port, now);
             }
         }
         done
@@ -235,7 +237,7 @@ impl Channel {
             return 0;
         }
         // Now, for the program may panic while it fills.
-        port.note_timer(now);
+        self.note_timer(port, now);
         self.mark_dirty(port);
         if let Some(full) = self.open.take() {
             self.link.send_in_train(port, now, (full.slot, full.used));

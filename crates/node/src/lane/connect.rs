@@ -37,7 +37,7 @@ impl Lane {
         }
         if peer.state == PeerState::Unknown {
             peer.state = PeerState::Connecting;
-            self.port.note_timer(now);
+            peer.channel.note_timer(&mut self.port, now);
         }
     }
 
@@ -109,6 +109,10 @@ impl Lane {
         }
         self.status.has_links = true;
         let fresh = self.fresh(rank);
+        if shake.kind == Kind::Hello && self.peers.size() > 2 {
+            let credit = self.grants.first_credit(now);
+            self.peers.member_mut(rank).channel.link.peering.set_first_credit(credit);
+        }
         let outcome = self.peers.member_mut(rank).channel.link.peering.handle_handshake(now, &shake, fresh);
         match outcome {
             HandshakeOutcome::Ignored => {}

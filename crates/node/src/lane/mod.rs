@@ -9,6 +9,7 @@
 mod connect;
 mod events;
 mod frames;
+mod grants;
 mod inbox;
 mod local;
 mod receive;
@@ -16,6 +17,7 @@ mod send;
 mod teardown;
 #[cfg(test)]
 mod tests;
+mod timers;
 
 pub use frames::{FastPoll, FrameBatch};
 pub use inbox::{Delivery, Item};
@@ -34,7 +36,9 @@ use crate::secrets::Secrets;
 use crate::tags::Tags;
 use crate::{Config, Counters, Event, Job, JoinError, MessageId, PeerState, Rank, Undelivered};
 use events::EventQueue;
+use grants::Grants;
 use inbox::Inbox;
+use timers::Timers;
 
 /// Batches that are received before timers are served.
 const CATCH_UP: usize = 16;
@@ -49,6 +53,8 @@ pub(crate) struct Lane {
     pub(crate) names: HandlerNames,
     pub(crate) inbox: Inbox,
     events: EventQueue,
+    timers: Timers,
+    grants: Grants,
     pub(crate) local: LocalPeers,
     pub(crate) memory: Box<Memory>,
     pub(crate) tags: Box<Tags>,
@@ -105,10 +111,17 @@ impl Lane {
         entropy: [u8; 32],
         handlers: Vec<(String, bool)>,
     ) -> Result<Lane, JoinError> {
-        // D-6: the receive buffer is shared by all who may send to it at once.
-        let senders = (job.members.len() as u32).saturating_sub(1).clamp(1, 16);
-        config.link.receive_buffer = (device.receive_buffer() as u32 / senders).max(16 * 1024);
+        // D-6: the receive buffer is for all who send to it at once. If there is more than one who may, they
+        // start with little credit, and get more when they send.
+        let buffer = (device.receive_buffer() as u32).max(16 * 1024);
+        config.link.receive_buffer = buffer;
+        if job.members.len() > 2 {
+            config.link.credit_initial = grants::BASE_SHARE;
+            config.link.spread_timers = true;
+        }
         config.link.raw_frames = device.takes_raw();
+        // L-40: so many heartbeats at a time that their answers fit the buffer.
+        config.link.heartbeat_groups = (job.members.len() as u32 / 256).clamp(1, 64);
         let peers = Peers::new(job, lane, &mut *device, &config.link)?;
         // H-6: answers go to the addresses of the job.
         device.want_sources(false);
@@ -121,6 +134,8 @@ impl Lane {
             names: HandlerNames::new(handlers),
             inbox: Inbox::new(config.link.credit_slots as usize),
             events: EventQueue::new(me),
+            timers: Timers::default(),
+            grants: Grants::new(buffer),
             local: LocalPeers::default(),
             memory: Box::new(Memory::new(me, secrets.number())),
             tags: Box::new(Tags::new(secrets.number(), config.eager_limit.into())),
@@ -227,6 +242,9 @@ impl Lane {
         if self.tags.is_busy() {
             self.serve_tags(now);
         }
+        if self.port.has_wishes() {
+            self.serve_wishes(now);
+        }
         self.serve_dirty(now);
         if now >= self.port.next_deadline {
             self.serve_timers(now);
@@ -269,17 +287,19 @@ impl Lane {
 
     #[cold]
     fn serve_timers(&mut self, now: Nanos) {
-        self.port.next_deadline = Nanos::MAX;
-        for place in 0..self.peers.len() {
+        self.settle_deadline();
+        while let Some(place) = self.timers.pop_due(now) {
             let Some(peer) = self.peers.at_place(place) else { continue };
             let rank = peer.rank;
             let peering = &mut peer.channel.link.peering;
             if peering.next_deadline().is_some_and(|at| at <= now) {
                 peering.handle_timeout(now);
-                self.serve(now, rank);
-            } else if peer.state == PeerState::Connecting {
-                self.serve(now, rank);
             }
+            self.serve(now, rank);
+        }
+        if now >= self.next_grant() {
+            self.serve_grants(now);
+            self.serve_dirty(now);
         }
         self.settle_deadline();
     }
@@ -291,14 +311,29 @@ impl Lane {
             return;
         }
         self.collect(now, rank);
-        self.peers.member_mut(rank).channel.transmit(&mut self.port, now);
-        self.port.note_timer(now);
+        let channel = &mut self.peers.member_mut(rank).channel;
+        channel.transmit(&mut self.port, now);
+        channel.note_timer(&mut self.port, now);
     }
 
-    /// Works out the exact time of the next deadline, before a sleep.
+    /// Works out the exact time of the next deadline, before a sleep: deadlines of channels that were used
+    /// since the last time have changed.
     fn settle_deadline(&mut self) {
-        let peers = self.peers.iter().map(Peer::next_deadline).min().unwrap_or(Nanos::MAX);
-        self.port.next_deadline = peers.min(self.local.next_deadline().unwrap_or(Nanos::MAX));
+        while let Some(rank) = self.port.pop_touched() {
+            self.peers.member_mut(rank).channel.clear_touched();
+            self.settle_peer(rank);
+        }
+        // Channels that wait to be served have changed, too.
+        for i in 0..self.port.dirty().len() {
+            self.settle_peer(self.port.dirty()[i]);
+        }
+        let local = self.local.next_deadline().unwrap_or(Nanos::MAX);
+        self.port.next_deadline = self.timers.first().min(local).min(self.next_grant());
+    }
+
+    fn settle_peer(&mut self, rank: Rank) {
+        let at = self.peers.member(rank).next_deadline();
+        self.timers.set(self.peers.place(rank), at);
     }
 
     /// When [`Lane::poll`] must be called at the latest, if nothing arrives.

@@ -50,6 +50,11 @@ impl Peers {
         Ok(peers)
     }
 
+    /// How many ranks the job has.
+    pub(crate) fn size(&self) -> u32 {
+        self.roster.size()
+    }
+
     /// The number of this lane.
     pub(crate) fn me(&self) -> Rank {
         self.roster.me()

@@ -90,7 +90,7 @@ impl World {
         }
     }
 
-    fn partition(&mut self, mask: u32, both: bool, now: Nanos, for_ns: Nanos) {
+    fn partition(&mut self, mask: u64, both: bool, now: Nanos, for_ns: Nanos) {
         let inside = |node: u32| mask & (1 << node) != 0;
         for from in 0..self.places().ranks {
             for to in 0..self.places().ranks {
