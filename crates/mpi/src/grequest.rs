@@ -1,7 +1,6 @@
 //! Generalized requests: operations that the program itself performs and completes.
 
 use std::ffi::{c_int, c_void};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::constants::SUCCESS;
@@ -9,21 +8,11 @@ use crate::error::Error;
 use crate::foreign::{Callback, Status};
 use crate::operation::Completion;
 
-/// How the functions of a generalized request get their arguments and return their code.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Convention {
-    /// As in C.
-    C,
-    /// As in Fortran. The extra state is the address of the program's variable.
-    Reference,
-    /// As in Fortran. The extra state is the value of the program's variable.
-    ReferenceToState,
-}
-
 /// An operation of the program.
 pub struct General {
-    /// Not set for functions of C.
-    pub convention: OnceLock<Convention>,
+    /// Whether the functions get their arguments by reference and the place of the error code last, as in
+    /// Fortran.
+    pub by_reference: AtomicBool,
     pub query: Callback,
     pub free: Callback,
     pub cancel: Callback,
@@ -33,6 +22,7 @@ pub struct General {
 }
 
 /// The second argument of a function.
+#[derive(Clone, Copy)]
 enum Argument {
     None,
     Number(c_int),
@@ -40,8 +30,7 @@ enum Argument {
 }
 
 impl General {
-    /// Calls one of the functions; the argument between extra state and error code is an address if there is
-    /// one.
+    /// Calls one of the functions in the manner of its language, and returns its code.
     ///
     /// # Safety
     ///
@@ -53,23 +42,17 @@ impl General {
         type OneRef = unsafe extern "C" fn(*mut c_void, *mut c_int);
         type TwoRef = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_int);
         use std::mem::transmute;
-        let (function, mut extra, mut code) = (callback.address, self.extra_state, 0);
-        let state = std::ptr::with_exposed_provenance_mut(extra);
+        let (function, mut code) = (callback.address, 0);
+        let state = std::ptr::with_exposed_provenance_mut(self.extra_state);
         // SAFETY: as promised by the caller.
         unsafe {
-            let state = match self.convention.get().copied().unwrap_or(Convention::C) {
-                Convention::C => {
-                    return match argument {
-                        Argument::None => transmute::<*const c_void, One>(function)(state),
-                        Argument::Number(number) => {
-                            transmute::<*const c_void, Number>(function)(state, number)
-                        }
-                        Argument::Place(at) => transmute::<*const c_void, Two>(function)(state, at),
-                    };
-                }
-                Convention::Reference => state,
-                Convention::ReferenceToState => (&raw mut extra).cast(),
-            };
+            if !self.by_reference.load(Ordering::Relaxed) {
+                return match argument {
+                    Argument::None => transmute::<*const c_void, One>(function)(state),
+                    Argument::Number(number) => transmute::<*const c_void, Number>(function)(state, number),
+                    Argument::Place(at) => transmute::<*const c_void, Two>(function)(state, at),
+                };
+            }
             match argument {
                 Argument::None => transmute::<*const c_void, OneRef>(function)(state, &raw mut code),
                 Argument::Number(mut number) => {

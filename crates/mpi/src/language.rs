@@ -3,9 +3,9 @@
 
 use std::ffi::c_int;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 pub use crate::attribute::{CopyProxy, DeleteProxy, Proxy, set_proxy};
-pub use crate::grequest::Convention;
 
 use crate::api::{comm_owner, is_predefined, predefined, refuse_predefined};
 use crate::attribute::{Kind, Owner, Value};
@@ -55,8 +55,9 @@ pub fn type_attribute(datatype: Datatype, key: c_int) -> Result<Option<usize>> {
     Ok(value.map(|value| value.integer()))
 }
 
-/// Says how the functions of a generalized request are called.
-pub fn set_convention(request: Request, convention: Convention) -> Result<()> {
-    let _ = request::general(request)?.convention.set(convention);
+/// Has the functions of a generalized request called as those of Fortran are. Their extra state is the
+/// address of the program's variable, which programs change.
+pub fn call_by_reference(request: Request) -> Result<()> {
+    request::general(request)?.by_reference.store(true, Ordering::Relaxed);
     Ok(())
 }

@@ -24,8 +24,8 @@ fn mpiexec(place: &Place, args: &[&str], program: &Path, options: &[&str], folde
     Ok(text)
 }
 
-/// NetPIPE of Debian with 2 ranks: it sends messages of many sizes and compares their bytes, in all modes that
-/// it has; then it measures.
+/// NetPIPE of Debian with 2 ranks: it sends messages of many sizes and compares their bytes, in five modes;
+/// then it measures.
 pub fn netpipe(place: &Place) -> Result<String> {
     setup::install_package("netpipe-mpich2", "NPmpich2")?;
     let program = Path::new("NPmpich2");
@@ -49,7 +49,7 @@ pub fn netpipe(place: &Place) -> Result<String> {
     Ok(format!("{checks} checks of data, {sizes} sizes measured"))
 }
 
-/// ScaLAPACK's own tests of Debian, with 1, 2 and 4 ranks.
+/// ScaLAPACK's own tests of Debian, with 4 ranks, and with 1 and 2 those whose input allows it.
 pub fn scalapack(place: &Place) -> Result<String> {
     const TESTS: &str = "/usr/lib/x86_64-linux-gnu/scalapack/mpich-tests";
     setup::install_package("scalapack-mpi-test", &format!("{TESTS}/xdlu"))?;
@@ -66,19 +66,54 @@ pub fn scalapack(place: &Place) -> Result<String> {
     programs.sort();
     let (mut passed, mut runs) = (0, 0);
     for ranks in ["1", "2", "4"] {
-        for program in &programs {
+        for program in programs.iter().filter(|program| ranks == "4" || !needs_four(program)) {
             let text = mpiexec(place, &["-n", ranks], program, &[], &folder)?;
-            passed += verdict(&text).with_context(|| format!("{} with {ranks} ranks", program.display()))?;
+            let judge = if compares_unset_variables(program) { residuals } else { verdict };
+            passed += judge(&text).with_context(|| format!("{} with {ranks} ranks", program.display()))?;
             runs += 1;
         }
     }
     Ok(format!("{} programs, {runs} runs, {passed} tests passed", programs.len()))
 }
 
-/// The tests of ScaLAPACK itself; those of its message layer, which is not MPI's, read other files.
+/// The tests of ScaLAPACK itself; those of its message layer, which is not MPI's, read other files. `xsllt` is
+/// left out: PSLACON, which it calls, branches on values that nobody has set, so that ranks call different
+/// collectives. With MPICH it hangs.
 fn is_linear_algebra(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    name.starts_with('x') && !name.ends_with("btest") && !name.contains('.')
+    name.starts_with('x') && !name.ends_with("btest") && !name.contains('.') && name != "xsllt"
+}
+
+/// The tests of eigenvalues and singular values abort unless there are 4 ranks.
+fn needs_four(program: &Path) -> bool {
+    let name = program.to_string_lossy();
+    ["sep", "svd", "syevr", "heevr"].iter().any(|end| name.ends_with(end))
+}
+
+/// The tests of P?SYEVR and P?HEEVR compare the variables VL and VU before and after a call, but do not set
+/// them: a NaN that happens to be on the stack fails them, with every MPI.
+fn compares_unset_variables(program: &Path) -> bool {
+    let name = program.to_string_lossy();
+    name.ends_with("syevr") || name.ends_with("heevr")
+}
+
+/// The number of tests in the output of such a program whose residuals are below its limit of 20.
+fn residuals(text: &str) -> Result<usize> {
+    let rows = text.lines().filter(|line| line.contains("PASSED ") || line.contains("FAILED "));
+    let mut good = 0;
+    for row in rows {
+        let words: Vec<&str> = row.split_whitespace().collect();
+        let values: Option<Vec<f64>> =
+            words.get(8..10).and_then(|words| words.iter().map(|word| word.parse().ok()).collect());
+        match values {
+            Some(values) if values.iter().all(|value| (0.0..20.0).contains(value)) => good += 1,
+            _ => bail!("the residuals are too large: {row}"),
+        }
+    }
+    if good == 0 {
+        bail!("no test was done:\n{text}");
+    }
+    Ok(good)
 }
 
 /// The number of tests that passed in the output of a program of ScaLAPACK, each of which has a line.
@@ -117,7 +152,7 @@ pub fn imb(place: &Place) -> Result<String> {
     let programs = find().with_context(|| format!("{PACKAGE} has no IMB below {}", target.display()))?;
     let mut tables = 0;
     for ranks in ["2", "4"] {
-        for program in &programs {
+        for program in programs.iter().filter(|program| ranks == "4" || !needs_four(program)) {
             let text = mpiexec(place, &["-n", ranks], program, &[], &place.folder)?;
             let done = text.matches("# Benchmarking").count();
             if done == 0 || !text.contains("All processes entering MPI_Finalize") {
@@ -176,6 +211,14 @@ mod tests {
         assert_eq!(verdict(good).unwrap(), 2);
         assert!(verdict(&good.replace("    0", "    3")).is_err());
         assert!(verdict("WALL 13 13 FAILED\n").is_err() && verdict("").is_err());
+    }
+
+    #[test]
+    fn a_residual_decides_where_unset_variables_are_compared() {
+        let row = "     6   1   3   1   8   N     0.01    -1.00   2.2      0.64     FAILED        \n";
+        assert_eq!(residuals(&row.repeat(2)).unwrap(), 2);
+        assert!(residuals(&row.replace("0.64", " 64.")).is_err() && residuals("").is_err());
+        assert!(residuals(&row.replace("0.64", " NaN")).is_err());
     }
 
     #[test]

@@ -52,6 +52,7 @@ contains
     integer(kind=MPI_ADDRESS_KIND) :: extra
     integer :: ierror
     if (extra == 77) freed = freed + 1
+    extra = 78
     ierror = MPI_SUCCESS
   end subroutine release
 
@@ -139,6 +140,9 @@ contains
     call check(flag .and. object == 'value', 'MPI_INFO_GET')
     call MPI_Info_get(info, 'key', len(short), short, flag, ierror)
     call check(flag .and. short == 'valu', 'a value that is cut off')
+    length = len(short)
+    call MPI_Info_get_string(info, 'key', length, short, flag, ierror)
+    call check(flag .and. short == 'valu' .and. length == 5, 'MPI_INFO_GET_STRING')
     call MPI_Info_free(info, ierror)
     call check(info == MPI_INFO_NULL, 'MPI_INFO_FREE')
   end subroutine strings
@@ -213,15 +217,15 @@ contains
 
   subroutine generalized
     integer :: request, status(MPI_STATUS_SIZE), count
-    integer(kind=MPI_ADDRESS_KIND) :: extra
-    extra = 77
-    call MPI_Grequest_start(query, release, cancel, extra, request, ierror)
-    extra = 0
+    integer(kind=MPI_ADDRESS_KIND), asynchronous :: state
+    state = 77
+    call MPI_Grequest_start(query, release, cancel, state, request, ierror)
     call MPI_Cancel(request, ierror)
     call MPI_Grequest_complete(request, ierror)
     call MPI_Wait(request, status, ierror)
     call MPI_Get_count(status, MPI_INTEGER, count, ierror)
     call check(queried == 1 .and. freed == 1 .and. cancelled == 1, 'a generalized request')
+    call check(state == 78, 'the extra state is changed')
     call check(count == 3 .and. status(MPI_TAG) == 5, 'the status of a generalized request')
   end subroutine generalized
 

@@ -3,7 +3,9 @@
 
 use std::ffi::c_int;
 
-use tautline_mpi::language::{self, Convention, CopyProxy, DeleteProxy, Proxy};
+use tautline_mpi::constants as core;
+use tautline_mpi::error::Result;
+use tautline_mpi::language::{self, CopyProxy, DeleteProxy, Proxy};
 
 use crate::exports::*;
 use crate::prelude::*;
@@ -57,6 +59,24 @@ unsafe fn no_device(supported: Ptr) -> c_int {
 /// The type of an attribute's value that is a pointer; the others are integers.
 const POINTER: c_int = 0;
 
+/// An attribute key. Those that are predefined are one more in Fortran than in C, where they are odd.
+fn key_of(key: c_int) -> c_int {
+    let is_predefined = [0x6440_0000, 0x6600_0000].contains(&(key & !0xff));
+    from::keyval(if is_predefined && key & 1 == 0 { key - 1 } else { key })
+}
+
+/// An attribute of a communicator as an integer. The values of some that are predefined are constants.
+fn comm_attribute(comm: Comm, key: c_int) -> Result<Option<usize>> {
+    let key = key_of(key);
+    let found = language::comm_attribute(from::comm(comm), key)?;
+    let converted = |to: fn(c_int) -> c_int| found.map(|value| to(value as c_int) as usize);
+    Ok(match key {
+        core::IO | core::HOST => converted(to::rank),
+        core::LASTUSEDCODE => converted(to::code),
+        _ => found,
+    })
+}
+
 /// Writes the value of an attribute, which a function returns in a word whatever its type is.
 unsafe fn give(found: Option<usize>, value: Ptr, flag: Ptr) {
     // SAFETY: the caller passes places for both.
@@ -75,7 +95,7 @@ pub unsafe extern "C" fn MPII_Comm_set_attr(comm: Comm, key: c_int, value: Ptr, 
             return PMPI_Comm_set_attr(comm, key, value);
         }
         call("MPI_Comm_set_attr", Object::Comm(from::comm(comm)), || {
-            language::set_comm_attribute(from::comm(comm), from::keyval(key), value.addr())
+            language::set_comm_attribute(from::comm(comm), key_of(key), value.addr())
         })
     }
 }
@@ -95,7 +115,7 @@ pub unsafe extern "C" fn MPII_Comm_get_attr(
             return PMPI_Comm_get_attr(comm, key, value, flag);
         }
         call("MPI_Comm_get_attr", Object::Comm(from::comm(comm)), || {
-            give(language::comm_attribute(from::comm(comm), from::keyval(key))?, value, flag);
+            give(comm_attribute(comm, key)?, value, flag);
             Ok(())
         })
     }
@@ -110,7 +130,7 @@ pub unsafe extern "C" fn MPII_Type_set_attr(of: Datatype, key: c_int, value: Ptr
             return PMPI_Type_set_attr(of, key, value);
         }
         call("MPI_Type_set_attr", Object::None, || {
-            language::set_type_attribute(from::datatype(of), from::keyval(key), value.addr())
+            language::set_type_attribute(from::datatype(of), key_of(key), value.addr())
         })
     }
 }
@@ -166,5 +186,17 @@ pub unsafe extern "C" fn MPII_Keyval_set_proxy(key: c_int, copy: CopyProxy, dele
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn MPII_Grequest_set_lang_f77(request: Request) {
     // It fails for other requests only, which the library for Fortran does not pass.
-    let _ = language::set_convention(from::request(request), Convention::Reference);
+    let _ = language::call_by_reference(from::request(request));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn predefined_keys_of_fortran_are_found() {
+        assert_eq!((key_of(0x6440_0002), key_of(0x6440_0001)), (core::TAG_UB, core::TAG_UB));
+        assert_eq!(key_of(0x6440_000c), core::LASTUSEDCODE);
+        assert_eq!((key_of(4096), key_of(4097)), (4096, 4097));
+    }
 }

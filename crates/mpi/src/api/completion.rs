@@ -1,8 +1,8 @@
 //! Completing operations, and starting persistent ones.
 
 use std::ffi::c_int;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use super::Ptr;
 use crate::constants as c;
@@ -407,8 +407,8 @@ pub unsafe fn grequest_start(
     request: Foreign<Request>,
 ) -> Result<()> {
     let extra_state = extra_state.expose_provenance();
-    let (convention, complete) = (OnceLock::new(), AtomicBool::new(false));
-    let general = General { convention, query, free, cancel, extra_state, complete };
+    let (by_reference, complete) = (AtomicBool::new(false), AtomicBool::new(false));
+    let general = General { by_reference, query, free, cancel, extra_state, complete };
     let operation = Operation::General(Arc::new(general));
     // SAFETY: the arguments are as the standard says.
     unsafe { request.set(0, request::started(c::COMM_SELF, operation)?) };

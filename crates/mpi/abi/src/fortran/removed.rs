@@ -1,5 +1,5 @@
-//! Functions that MPI 3 removed and that older programs of Fortran call, whose addresses are default integers;
-//! and the predefined callbacks.
+//! Functions that MPI 3 removed and that older programs of Fortran call, whose addresses are default
+//! integers; and the predefined callbacks.
 
 use super::by_reference;
 use super::prelude::*;

@@ -1,15 +1,15 @@
-//! The functions of the core, except for those whose arguments differ in Fortran: attributes are integers, and
-//! callbacks get their arguments by reference.
+//! The functions of the core, except for those whose arguments differ in Fortran: attributes are integers,
+//! and callbacks get their arguments by reference.
 
 use std::ffi::{c_int, c_void};
 
 pub use tautline_mpi::api::*;
 use tautline_mpi::error::Result;
 use tautline_mpi::foreign::{Callback, Foreign};
-use tautline_mpi::handle::{Comm, Datatype, Request};
-use tautline_mpi::language::{self, Convention, Proxy};
+use tautline_mpi::handle::{Comm, Datatype, Info, Request};
+use tautline_mpi::language::{self, Proxy};
 
-use super::prelude::{Ptr, from};
+use super::prelude::{Ptr, codec, from};
 
 /// An extra state, which the program passes by reference and the core keeps by value.
 unsafe fn state(at: Ptr) -> Ptr {
@@ -164,9 +164,30 @@ pub unsafe fn grequest_start(
 ) -> Result<()> {
     // SAFETY: the arguments are as the standard says.
     unsafe {
-        tautline_mpi::api::grequest_start(query, free, cancel, state(extra), request)?;
-        language::set_convention(request.get(0), Convention::ReferenceToState)
+        tautline_mpi::api::grequest_start(query, free, cancel, extra, request)?;
+        language::call_by_reference(request.get(0))
     }
+}
+
+/// `MPI_INFO_GET_STRING`: lengths do not count a zero byte.
+pub unsafe fn info_get_string(
+    info: Info,
+    key: Ptr,
+    length: Foreign<c_int>,
+    value: Ptr,
+    flag: Foreign<c_int>,
+) -> Result<()> {
+    // SAFETY: the arguments are as the standard says.
+    unsafe {
+        let room = length.get(0);
+        let mut with_zero = if room > 0 { room.saturating_add(1) } else { 0 };
+        let place = Foreign::new((&raw mut with_zero).cast(), &codec::INT);
+        tautline_mpi::api::info_get_string(info, key, place, value, flag)?;
+        if flag.get(0) != 0 {
+            length.set(0, with_zero - 1);
+        }
+    }
+    Ok(())
 }
 
 /// `MPI_BUFFER_DETACH`: Fortran gets the size only.
