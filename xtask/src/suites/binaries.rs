@@ -76,9 +76,9 @@ pub fn scalapack(place: &Place) -> Result<String> {
     Ok(format!("{} programs, {runs} runs, {passed} tests passed", programs.len()))
 }
 
-/// The tests of ScaLAPACK itself; those of its message layer, which is not MPI's, read other files. `xsllt` is
-/// left out: PSLACON, which it calls, branches on values that nobody has set, so that ranks call different
-/// collectives. With MPICH it hangs.
+/// The tests of ScaLAPACK itself; those of its message layer, which is not MPI's, read other files. `xsllt`
+/// is left out: PSLACON, which it calls, branches on values that nobody has set, so that ranks call
+/// different collectives. With MPICH it hangs.
 fn is_linear_algebra(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.starts_with('x') && !name.ends_with("btest") && !name.contains('.') && name != "xsllt"
