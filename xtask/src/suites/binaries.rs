@@ -24,13 +24,14 @@ fn mpiexec(place: &Place, args: &[&str], program: &Path, options: &[&str], folde
     Ok(text)
 }
 
-/// NetPIPE of Debian with 2 ranks: it sends messages of many sizes and compares their bytes, in five modes;
-/// then it measures.
+/// NetPIPE of Debian with 2 ranks: it sends messages of many sizes and compares their bytes: plain, with
+/// receives posted in advance, and with synchronous sends; then it measures. Its other modes hang with MPICH,
+/// too: they send in both directions without room, or mix up messages from any source.
 pub fn netpipe(place: &Place) -> Result<String> {
     setup::install_package("netpipe-mpich2", "NPmpich2")?;
     let program = Path::new("NPmpich2");
     let mut checks = 0;
-    for mode in [&[][..], &["-a"], &["-S"], &["-z"], &["-2"]] {
+    for mode in [&[][..], &["-a"], &["-S"]] {
         let mut options = vec!["-i", "-n", "20", "-u", "1048576", "-o", "netpipe.out"];
         options.extend(mode);
         let text = mpiexec(place, &["-n", "2"], program, &options, &place.folder)?;
