@@ -21,6 +21,7 @@ type Copy =
     unsafe extern "C" fn(*mut c_int, *mut c_int, *mut usize, *mut usize, *mut usize, *mut c_int, *mut c_int);
 type Delete = unsafe extern "C" fn(*mut c_int, *mut c_int, *mut usize, *mut usize, *mut c_int);
 
+#[allow(clippy::too_many_arguments, reason = "it is what the core calls")]
 unsafe extern "C" fn copy(
     function: *const c_void,
     mut handle: c_int,
