@@ -1,9 +1,11 @@
-//! Makes the files of `crates/mpi` that follow from its tables: the C header, the exported functions, the
+//! Makes the files of `crates/mpi` that follow from its tables: the headers, the exported functions, the
 //! constants, and the page that lists what is implemented. The files are committed, so that a build needs
 //! nothing but cargo; a test checks that they are current.
 
 mod constants;
 mod exports;
+mod fortran;
+mod fortran_header;
 mod header;
 mod kinds;
 mod page;
@@ -56,6 +58,9 @@ fn generated(root: &Path) -> Result<Vec<(&'static str, String)>> {
     }
     Ok(vec![
         ("crates/mpi/include/mpi.h", header::text(&table)?),
+        ("crates/mpi/include/mpif.h", fortran_header::include(&table)),
+        ("crates/mpi/include/mpi.f90", fortran_header::module(&table)),
+        ("crates/mpi/abi/src/fortran/exports.rs", fortran::text(&table, &implemented)?),
         ("crates/mpi/mpich/src/values.rs", constants::mpich(&table)),
         ("crates/mpi/src/constants.rs", constants::core(&table)),
         ("crates/mpi/src/exports.rs", exports::text(&table, &implemented)?),

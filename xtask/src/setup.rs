@@ -49,6 +49,8 @@ const PACKAGES: &[Package] = &[
         program: "mpiexec.hydra",
         needed_by: "the tests of jobs that hydra, the launcher of MPICH, starts",
     },
+    Package { name: "gfortran", program: "gfortran", needed_by: "the tests of MPI programs in Fortran" },
+    Package { name: "cmake", program: "cmake", needed_by: "the test that CMake finds the installed MPI" },
     Package {
         name: "slurm-wlm",
         program: "slurmctld",
@@ -100,6 +102,18 @@ pub fn install_all() -> Result<()> {
     apt_get("update").context("could not update the package lists")?;
     apt_get(&format!("install --yes --no-install-recommends {}", missing.join(" ")))?;
     Ok(())
+}
+
+/// Installs a package unless its program is there. Without root, the error holds the command to run.
+pub fn install_package(name: &'static str, program: &str) -> Result<()> {
+    if run::find_program(program).is_some() {
+        return Ok(());
+    }
+    if !run::is_root() {
+        bail!("{name} is not installed; run\n  {}", install_line(&[name]).unwrap_or_default());
+    }
+    apt_get("update").context("could not update the package lists")?;
+    apt_get(&format!("install --yes --no-install-recommends {name}"))
 }
 
 /// The packages whose program is not on the path.

@@ -48,6 +48,9 @@ enum Command {
     /// Compile a C++ program that uses MPI
     #[command(disable_help_flag = true)]
     Mpicxx(mpi::RawArgs),
+    /// Compile a Fortran program that uses MPI
+    #[command(disable_help_flag = true)]
+    Mpifort(mpi::RawArgs),
     /// Start the processes of an MPI program, with the options of mpiexec
     #[command(disable_help_flag = true)]
     Mpiexec(mpi::RawArgs),
@@ -85,6 +88,7 @@ pub fn main() -> Result<ExitCode> {
         Some(Command::Mpi(args)) => mpi::mpi(args),
         Some(Command::Mpicc(raw)) => mpi::compile(mpi::Language::C, raw.args),
         Some(Command::Mpicxx(raw)) => mpi::compile(mpi::Language::Cxx, raw.args),
+        Some(Command::Mpifort(raw)) => mpi::compile(mpi::Language::Fortran, raw.args),
         Some(Command::Mpiexec(raw)) => mpi::mpiexec(&raw.args),
         Some(Command::Child(args)) => run::become_program(&args),
         Some(Command::Agent(args)) => run::agent(&args),

@@ -21,11 +21,74 @@ pub enum Kind {
 /// The address of `*_DUP_FN` in the standard ABI.
 const DUP: usize = 1;
 
+/// The value of an attribute. C sets pointers and Fortran integers; each language sees those of the other as
+/// the standard says.
+#[derive(Clone)]
+pub enum Value {
+    /// Set in C. Fortran gets the address as an integer.
+    Pointer(usize),
+    /// Set in Fortran. C gets the address of the integer.
+    Integer(Arc<usize>),
+}
+
+impl Value {
+    /// What C gets.
+    pub fn pointer(&self) -> *mut c_void {
+        match self {
+            Value::Pointer(address) => std::ptr::with_exposed_provenance_mut(*address),
+            Value::Integer(place) => Arc::as_ptr(place).cast_mut().cast(),
+        }
+    }
+
+    /// What Fortran gets.
+    pub fn integer(&self) -> usize {
+        match self {
+            Value::Pointer(address) => *address,
+            Value::Integer(place) => **place,
+        }
+    }
+
+    /// A value of the same language.
+    fn alike(&self, word: usize) -> Value {
+        match self {
+            Value::Pointer(_) => Value::Pointer(word),
+            Value::Integer(_) => Value::Integer(Arc::new(word)),
+        }
+    }
+}
+
+/// How functions of another language are called: they get the program's function first, and whether the value
+/// is a pointer (0) or an integer (1).
+#[derive(Clone, Copy)]
+pub struct Proxy {
+    /// Calls a copy function.
+    pub copy: CopyProxy,
+    /// Calls a delete function.
+    pub delete: DeleteProxy,
+}
+
+/// Function, handle, key, extra state, type of the value, value, place for the copy, place for the flag.
+pub type CopyProxy = unsafe extern "C" fn(
+    *const c_void,
+    c_int,
+    c_int,
+    *mut c_void,
+    c_int,
+    *mut c_void,
+    *mut *mut c_void,
+    *mut c_int,
+) -> c_int;
+
+/// Function, handle, key, type of the value, value, extra state.
+pub type DeleteProxy =
+    unsafe extern "C" fn(*const c_void, c_int, c_int, c_int, *mut c_void, *mut c_void) -> c_int;
+
 /// An attribute key.
 pub struct Keyval {
     kind: Kind,
     copy: Callback,
     delete: Callback,
+    proxy: std::sync::OnceLock<Proxy>,
     extra_state: usize,
     /// The key as the program knows it.
     number: std::sync::OnceLock<c_int>,
@@ -41,8 +104,9 @@ type Delete = unsafe extern "C" fn(usize, c_int, *mut c_void, *mut c_void) -> c_
 /// Creates a key.
 pub fn create(kind: Kind, copy: Callback, delete: Callback, extra_state: *mut c_void) -> Result<c_int> {
     let number = std::sync::OnceLock::new();
-    let keyval =
-        Arc::new(Keyval { kind, copy, delete, extra_state: extra_state.expose_provenance(), number });
+    let extra_state = extra_state.expose_provenance();
+    let proxy = std::sync::OnceLock::new();
+    let keyval = Arc::new(Keyval { kind, copy, delete, proxy, extra_state, number });
     let handle = KEYVALS.insert(Arc::clone(&keyval));
     let key = handle.and_then(|handle| c_int::try_from(handle).ok());
     let key = key.ok_or_else(|| Error::new(ERR_OTHER, "there are too many attribute keys"))?;
@@ -57,6 +121,14 @@ fn find(kind: Kind, key: c_int) -> Result<Arc<Keyval>> {
         .ok_or_else(|| Error::new(ERR_KEYVAL, format!("{key} is no attribute key of this kind of object")))
 }
 
+/// Has the functions of a key called through proxies; does nothing if there is no such key.
+pub fn set_proxy(key: c_int, proxy: Proxy) {
+    let keyval = usize::try_from(key).ok().and_then(|handle| KEYVALS.get(handle));
+    if let Some(keyval) = keyval {
+        let _ = keyval.proxy.set(proxy);
+    }
+}
+
 /// Frees a key. Attributes that have it keep it.
 pub fn free(kind: Kind, key: c_int) -> Result<()> {
     find(kind, key)?;
@@ -67,18 +139,33 @@ pub fn free(kind: Kind, key: c_int) -> Result<()> {
 /// The attributes of one object.
 #[derive(Default)]
 pub struct Attributes {
-    map: Mutex<BTreeMap<c_int, (Arc<Keyval>, usize)>>,
+    map: Mutex<BTreeMap<c_int, (Arc<Keyval>, Value)>>,
 }
 
 impl Attributes {
-    fn map(&self) -> std::sync::MutexGuard<'_, BTreeMap<c_int, (Arc<Keyval>, usize)>> {
+    fn map(&self) -> std::sync::MutexGuard<'_, BTreeMap<c_int, (Arc<Keyval>, Value)>> {
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The value of an attribute, if it is set.
+    /// The value of an attribute as C gets it, if it is set.
     pub fn get(&self, kind: Kind, key: c_int) -> Result<Option<*mut c_void>> {
+        Ok(self.value(kind, key)?.map(|value| value.pointer()))
+    }
+
+    /// The value of an attribute, if it is set.
+    pub fn value(&self, kind: Kind, key: c_int) -> Result<Option<Value>> {
         find(kind, key)?;
-        Ok(self.map().get(&key).map(|(_, value)| std::ptr::with_exposed_provenance_mut(*value)))
+        Ok(self.map().get(&key).map(|(_, value)| value.clone()))
+    }
+
+    /// Sets an attribute to a pointer.
+    ///
+    /// # Safety
+    ///
+    /// The callbacks keep to the standard.
+    pub unsafe fn set(&self, kind: Kind, key: c_int, value: *mut c_void, object: &Owner) -> Result<()> {
+        // SAFETY: as promised by the caller.
+        unsafe { self.set_value(kind, key, Value::Pointer(value.expose_provenance()), object) }
     }
 
     /// Sets an attribute; the delete callback is called for the value that it had.
@@ -86,14 +173,14 @@ impl Attributes {
     /// # Safety
     ///
     /// The callbacks keep to the standard.
-    pub unsafe fn set(&self, kind: Kind, key: c_int, value: *mut c_void, object: &Owner) -> Result<()> {
+    pub unsafe fn set_value(&self, kind: Kind, key: c_int, value: Value, object: &Owner) -> Result<()> {
         let keyval = find(kind, key)?;
         let old = self.map().get(&key).cloned();
         if let Some((keyval, old)) = old {
             // SAFETY: as promised by the caller.
-            unsafe { keyval.delete(old, object)? };
+            unsafe { keyval.delete(&old, object)? };
         }
-        self.map().insert(key, (keyval, value.expose_provenance()));
+        self.map().insert(key, (keyval, value));
         Ok(())
     }
 
@@ -107,7 +194,7 @@ impl Attributes {
         let old = self.map().get(&key).cloned();
         if let Some((keyval, value)) = old {
             // SAFETY: as promised by the caller.
-            unsafe { keyval.delete(value, object)? };
+            unsafe { keyval.delete(&value, object)? };
             self.map().remove(&key);
         }
         Ok(())
@@ -123,7 +210,7 @@ impl Attributes {
             let last = self.map().last_key_value().map(|(key, entry)| (*key, entry.clone()));
             let Some((key, (keyval, value))) = last else { return Ok(()) };
             // SAFETY: as promised by the caller.
-            unsafe { keyval.delete(value, object)? };
+            unsafe { keyval.delete(&value, object)? };
             self.map().remove(&key);
         }
     }
@@ -138,7 +225,7 @@ impl Attributes {
         let copied = Attributes::default();
         for (key, (keyval, value)) in entries {
             // SAFETY: as promised by the caller.
-            if let Some(value) = unsafe { keyval.copy(value, object)? } {
+            if let Some(value) = unsafe { keyval.copy(&value, object)? } {
                 copied.map().insert(key, (keyval, value));
             }
         }
@@ -172,16 +259,21 @@ impl Keyval {
     /// # Safety
     ///
     /// The callback keeps to the standard.
-    unsafe fn delete(&self, value: usize, object: &Owner) -> Result<()> {
+    unsafe fn delete(&self, value: &Value, object: &Owner) -> Result<()> {
         let callback = &self.delete;
         if callback.is_null() {
             return Ok(());
         }
-        let value = std::ptr::with_exposed_provenance_mut(value);
+        let (object, number) = (object.raw(callback), self.number(callback));
         // SAFETY: the program passed a function of this type.
         let code = unsafe {
-            let delete = std::mem::transmute::<*const c_void, Delete>(callback.address);
-            delete(object.raw(callback), self.number(callback), value, self.extra_state())
+            if let Some(proxy) = self.proxy.get() {
+                let (kind, word) = raw_value(value);
+                (proxy.delete)(callback.address, object as c_int, number, kind, word, self.extra_state())
+            } else {
+                let delete = std::mem::transmute::<*const c_void, Delete>(callback.address);
+                delete(object, number, value.pointer(), self.extra_state())
+            }
         };
         failed(callback, code, "the attribute's delete function")
     }
@@ -191,24 +283,40 @@ impl Keyval {
     /// # Safety
     ///
     /// The callback keeps to the standard.
-    unsafe fn copy(&self, value: usize, object: &Owner) -> Result<Option<usize>> {
+    unsafe fn copy(&self, value: &Value, object: &Owner) -> Result<Option<Value>> {
         let callback = &self.copy;
         match callback.address.addr() {
             0 => return Ok(None),
-            DUP => return Ok(Some(value)),
+            DUP => return Ok(Some(value.alike(value.integer()))),
             _ => {}
         }
         let (mut copied, mut flag) = (std::ptr::null_mut(), 0);
-        let value = std::ptr::with_exposed_provenance_mut(value);
+        let (object, number) = (object.raw(callback), self.number(callback));
+        let extra = self.extra_state();
         // SAFETY: the program passed a function of this type.
         let code = unsafe {
-            let copy = std::mem::transmute::<*const c_void, Copy>(callback.address);
-            let (object, number) = (object.raw(callback), self.number(callback));
-            copy(object, number, self.extra_state(), value, &raw mut copied, &raw mut flag)
+            let (copied, flag) = (&raw mut copied, &raw mut flag);
+            if let Some(proxy) = self.proxy.get() {
+                let (kind, word) = raw_value(value);
+                let object = object as c_int;
+                (proxy.copy)(callback.address, object, number, extra, kind, word, copied, flag)
+            } else {
+                let copy = std::mem::transmute::<*const c_void, Copy>(callback.address);
+                copy(object, number, extra, value.pointer(), copied, flag)
+            }
         };
         failed(callback, code, "the attribute's copy function")?;
-        Ok((flag != 0).then(|| copied.expose_provenance()))
+        let copied = copied.expose_provenance();
+        // A function of C returns a pointer, whatever it was given.
+        let copied = if self.proxy.get().is_some() { value.alike(copied) } else { Value::Pointer(copied) };
+        Ok((flag != 0).then_some(copied))
     }
+}
+
+/// The type of a value and the value, as proxies get them.
+fn raw_value(value: &Value) -> (c_int, *mut c_void) {
+    let kind = c_int::from(matches!(value, Value::Integer(_)));
+    (kind, std::ptr::with_exposed_provenance_mut(value.integer()))
 }
 
 fn failed(callback: &Callback, code: c_int, what: &str) -> Result<()> {

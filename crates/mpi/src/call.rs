@@ -4,12 +4,13 @@
 use std::ffi::c_int;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
 
 use crate::constants::{ERR_INTERN, ERR_OTHER, ERR_UNSUPPORTED_OPERATION, SUCCESS};
 use crate::errhandler;
 use crate::error::{Error, Result};
 use crate::handle::{Comm, File, Session, Win};
-use crate::{network, state};
+use crate::{network, state, trace};
 
 /// The object whose error handler a call uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,14 +30,16 @@ pub enum Object {
 /// Runs the body of the function `name` and returns its error code.
 #[inline]
 pub fn call(name: &'static str, object: Object, body: impl FnOnce() -> Result<()>) -> c_int {
-    if !state::is_running() {
-        refuse(name);
-    }
-    match catch_unwind(AssertUnwindSafe(body)) {
+    let began = if state::is_plain() { None } else { enter(name) };
+    let code = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => SUCCESS,
         Ok(Err(error)) => failed(name, object, &error),
         Err(_) => failed(name, object, &Error::new(ERR_INTERN, "the library panicked; see standard error")),
+    };
+    if let Some(began) = began {
+        trace::leave(name, began, code);
     }
+    code
 }
 
 /// What a function that is not implemented does.
@@ -46,6 +49,15 @@ pub fn unsupported(name: &'static str, object: Object) -> c_int {
         refuse(name);
     }
     failed(name, object, &Error::new(ERR_UNSUPPORTED_OPERATION, format!("{name} is not implemented")))
+}
+
+/// Begins a call that is traced, or before `MPI_Init`, or after `MPI_Finalize`.
+#[cold]
+fn enter(name: &str) -> Option<Instant> {
+    if !state::is_running() {
+        refuse(name);
+    }
+    trace::enter(name)
 }
 
 /// Ends the process if the standard does not allow a call now.

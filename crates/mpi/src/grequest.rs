@@ -10,6 +10,9 @@ use crate::operation::Completion;
 
 /// An operation of the program.
 pub struct General {
+    /// Whether the functions get their arguments by reference and the place of the error code last, as in
+    /// Fortran.
+    pub by_reference: AtomicBool,
     pub query: Callback,
     pub free: Callback,
     pub cancel: Callback,
@@ -18,9 +21,50 @@ pub struct General {
     pub complete: AtomicBool,
 }
 
+/// The second argument of a function.
+#[derive(Clone, Copy)]
+enum Argument {
+    None,
+    Number(c_int),
+    Place(*mut c_void),
+}
+
 impl General {
-    fn extra(&self) -> *mut c_void {
-        std::ptr::with_exposed_provenance_mut(self.extra_state)
+    /// Calls one of the functions in the manner of its language, and returns its code.
+    ///
+    /// # Safety
+    ///
+    /// The program passed a function whose second argument has this type.
+    unsafe fn call(&self, callback: &Callback, argument: Argument) -> c_int {
+        type One = unsafe extern "C" fn(*mut c_void) -> c_int;
+        type Number = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
+        type Two = unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int;
+        type OneRef = unsafe extern "C" fn(*mut c_void, *mut c_int);
+        type TwoRef = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_int);
+        use std::mem::transmute;
+        let (function, mut code) = (callback.address, 0);
+        let state = std::ptr::with_exposed_provenance_mut(self.extra_state);
+        // SAFETY: as promised by the caller.
+        unsafe {
+            if !self.by_reference.load(Ordering::Relaxed) {
+                return match argument {
+                    Argument::None => transmute::<*const c_void, One>(function)(state),
+                    Argument::Number(number) => transmute::<*const c_void, Number>(function)(state, number),
+                    Argument::Place(at) => transmute::<*const c_void, Two>(function)(state, at),
+                };
+            }
+            match argument {
+                Argument::None => transmute::<*const c_void, OneRef>(function)(state, &raw mut code),
+                Argument::Number(mut number) => {
+                    let at = (&raw mut number).cast();
+                    transmute::<*const c_void, TwoRef>(function)(state, at, &raw mut code);
+                }
+                Argument::Place(at) => {
+                    transmute::<*const c_void, TwoRef>(function)(state, at, &raw mut code);
+                }
+            }
+        }
+        code
     }
 
     /// How it ended, if the program has completed it. The program is asked for the status.
@@ -28,7 +72,6 @@ impl General {
         if !self.complete.load(Ordering::Acquire) {
             return None;
         }
-        type Query = unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int;
         let (size, codec) = self.query.abi.status;
         // Statuses are arrays of `int` in both ABIs.
         let mut place = vec![0_u64; size.div_ceil(8)];
@@ -36,8 +79,7 @@ impl General {
         // SAFETY: the program passed a function of this type; the place has the size of its status.
         let (code, status) = unsafe {
             (codec.set)(at, 0, Status::EMPTY);
-            let query = std::mem::transmute::<*const c_void, Query>(self.query.address);
-            (query(self.extra(), at), (codec.get)(at, 0))
+            (self.call(&self.query, Argument::Place(at)), (codec.get)(at, 0))
         };
         let code = (self.query.abi.code_back)(code);
         Some(if code == SUCCESS {
@@ -49,18 +91,16 @@ impl General {
 
     /// Tells the program that the operation was cancelled.
     pub fn cancel(&self) {
-        type Cancel = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
         let complete = c_int::from(self.complete.load(Ordering::Acquire));
         // SAFETY: the program passed a function of this type.
-        unsafe { std::mem::transmute::<*const c_void, Cancel>(self.cancel.address)(self.extra(), complete) };
+        unsafe { self.call(&self.cancel, Argument::Number(complete)) };
     }
 }
 
 impl Drop for General {
     /// Its request was completed and freed: the program frees what it has.
     fn drop(&mut self) {
-        type Free = unsafe extern "C" fn(*mut c_void) -> c_int;
         // SAFETY: the program passed a function of this type.
-        unsafe { std::mem::transmute::<*const c_void, Free>(self.free.address)(self.extra()) };
+        unsafe { self.call(&self.free, Argument::None) };
     }
 }

@@ -11,6 +11,10 @@
 
 /// The C header `mpi.h` of the standard ABI.
 pub const HEADER: &str = include_str!("../include/mpi.h");
+/// The header `mpif.h` for Fortran.
+pub const FORTRAN_HEADER: &str = include_str!("../include/mpif.h");
+/// The source of the module `mpi` for Fortran.
+pub const FORTRAN_MODULE: &str = include_str!("../include/mpi.f90");
 
 pub mod api;
 pub mod call;
@@ -19,6 +23,7 @@ pub mod datatype;
 pub mod error;
 pub mod foreign;
 pub mod handle;
+pub mod language;
 pub mod op;
 pub mod standard;
 
@@ -38,4 +43,5 @@ mod reducer;
 mod request;
 mod state;
 mod topology;
+mod trace;
 mod waiting;

@@ -12,6 +12,7 @@ use crate::foreign::Status;
 use crate::grequest::General;
 use crate::network::{self, network};
 use crate::objects::{Communicator, lock};
+use crate::trace;
 
 /// How an operation ended.
 #[derive(Clone, Debug)]
@@ -177,6 +178,7 @@ impl Receiving {
         };
         Some(match result {
             Ok(found) => {
+                trace::received(found.source, found.len);
                 if let Some(into) = &self.into {
                     // SAFETY: the program leaves the memory alone until the receive is complete.
                     unsafe { into.unpack(0, &bytes[..found.len.min(bytes.len() as u64) as usize]) };

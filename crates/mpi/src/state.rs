@@ -7,8 +7,8 @@ use std::thread::ThreadId;
 
 use crate::constants::{ERR_OTHER, THREAD_MULTIPLE, THREAD_SINGLE};
 use crate::error::{Error, Result};
-use crate::network;
 use crate::objects::lock;
+use crate::{network, trace};
 
 struct Life {
     level: c_int,
@@ -20,12 +20,20 @@ static LIFE: Mutex<Life> = Mutex::new(Life { level: THREAD_SINGLE, main: None })
 const BEFORE: u8 = 0;
 const RUNNING: u8 = 1;
 const AFTER: u8 = 2;
+/// As `RUNNING`, and calls are traced.
+const TRACED: u8 = 3;
 
 static PHASE: AtomicU8 = AtomicU8::new(BEFORE);
 
 /// Whether `MPI_Init` has returned, and `MPI_Finalize` has not.
 #[inline]
 pub(crate) fn is_running() -> bool {
+    matches!(PHASE.load(Ordering::Acquire), RUNNING | TRACED)
+}
+
+/// Whether the library runs and calls are not traced.
+#[inline]
+pub(crate) fn is_plain() -> bool {
     PHASE.load(Ordering::Acquire) == RUNNING
 }
 
@@ -52,7 +60,7 @@ pub(crate) fn refuses(name: &str) -> Option<&'static str> {
     let starts = name == "MPI_Init" || name == "MPI_Init_thread";
     let allowed = ALWAYS.contains(&name) || family.iter().any(|start| name.starts_with(start));
     match phase {
-        RUNNING => None,
+        RUNNING | TRACED => None,
         _ if allowed => None,
         BEFORE => (!starts).then_some("was called before MPI_Init"),
         _ => Some("was called after MPI_Finalize"),
@@ -68,12 +76,14 @@ pub(crate) fn initialize(level: c_int) -> Result<c_int> {
     network::join()?;
     life.level = level.clamp(THREAD_SINGLE, THREAD_MULTIPLE);
     life.main = Some(std::thread::current().id());
-    PHASE.store(RUNNING, Ordering::Release);
+    let traced = trace::start(network::network().rank, network::network().size)?;
+    PHASE.store(if traced { TRACED } else { RUNNING }, Ordering::Release);
     Ok(life.level)
 }
 
 /// `MPI_Finalize`: leaves the job.
 pub(crate) fn finalize() -> Result<()> {
+    trace::finish();
     let left = network::leave();
     PHASE.store(AFTER, Ordering::Release);
     left

@@ -72,7 +72,7 @@ fn body(function: &Function, wide: bool, implemented: &BTreeSet<String>) -> Stri
 }
 
 /// The object whose error handler is called.
-fn object(function: &Function) -> String {
+pub fn object(function: &Function) -> String {
     let has_handler = |kind: &str| matches!(kind, "comm" | "win" | "file" | "session");
     let first = function
         .parameters

@@ -147,7 +147,7 @@ pub fn argument(parameter: &Parameter, wide: bool) -> String {
 }
 
 /// The name of the constant that reads and writes values of a kind in the program's memory.
-fn codec(kind: &str, wide: bool) -> String {
+pub fn codec(kind: &str, wide: bool) -> String {
     match (kind, wide) {
         ("count" | "displ" | "unit", false) => "NARROW".to_owned(),
         ("count" | "displ" | "unit", true) | ("extent" | "big" | "aint" | "offset", _) => "WIDE".to_owned(),

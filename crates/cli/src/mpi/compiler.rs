@@ -1,7 +1,8 @@
-//! Compilers that find the header and the library: `mpicc`, `mpicxx`.
+//! Compilers that find the headers and the library: `mpicc`, `mpicxx`, `mpifort`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
@@ -11,17 +12,45 @@ use anyhow::{Context, Result};
 pub enum Language {
     C,
     Cxx,
+    Fortran,
 }
 
 impl Language {
-    /// The compiler: what a variable names, or the usual one.
-    fn compiler(self) -> OsString {
-        let (variable, usual) = match self {
+    /// The variable that names the compiler, and the usual one.
+    fn names(self) -> (&'static str, &'static str) {
+        match self {
             Language::C => ("TAUTLINE_MPI_CC", "cc"),
             Language::Cxx => ("TAUTLINE_MPI_CXX", "c++"),
-        };
+            Language::Fortran => ("TAUTLINE_MPI_FC", "gfortran"),
+        }
+    }
+
+    /// The compiler: what a variable names, or the usual one.
+    pub fn compiler(self) -> OsString {
+        let (variable, usual) = self.names();
         std::env::var_os(variable).filter(|name| !name.is_empty()).unwrap_or_else(|| usual.into())
     }
+
+    /// What the compiler needs beyond the folder of the headers.
+    fn options(self) -> Vec<OsString> {
+        if self != Language::Fortran || !takes_mismatches(&self.compiler()) {
+            return Vec::new();
+        }
+        vec!["-fallow-argument-mismatch".into()]
+    }
+}
+
+/// Whether a compiler is a gfortran that refuses two calls of one function with buffers of different types
+/// unless it is told otherwise, as programs with `mpif.h` have them.
+fn takes_mismatches(compiler: &OsStr) -> bool {
+    let name = Path::new(compiler).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    if !name.contains("gfortran") {
+        return false;
+    }
+    let output = Command::new(compiler).arg("-dumpversion").output();
+    let version = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    let major = version.ok().and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+    major.is_some_and(|major| major >= 10)
 }
 
 /// Options that end before the linker.
@@ -31,16 +60,20 @@ const NO_LINKING: [&str; 6] = ["-c", "-S", "-E", "-M", "-MM", "-fsyntax-only"];
 /// `-link_info`) and of Open MPI (`-showme`, `-showme:compile`, `-showme:link`), which build systems try.
 pub fn compile(language: Language, args: Vec<OsString>) -> Result<ExitCode> {
     let folder = super::installed()?;
-    let compiling = [OsString::from("-I"), folder.join("include").into()];
+    let mut include = OsString::from("-I");
+    include.push(folder.join("include"));
+    let compiling: Vec<OsString> = std::iter::once(include).chain(language.options()).collect();
     let lib = folder.join("lib");
     let mut rpath = OsString::from("-Wl,-rpath,");
     rpath.push(&lib);
-    let linking = [OsString::from("-L"), lib.into(), rpath, OsString::from("-lmpi_abi")];
+    let mut search = OsString::from("-L");
+    search.push(&lib);
+    let linking = [search, rpath, OsString::from("-lmpi_abi")];
 
     let is = |names: &[&str]| args.iter().any(|arg| names.iter().any(|name| arg == name));
     let shows = is(&["-show", "-showme", "--showme"]);
     let shown: Option<Vec<OsString>> = if is(&["-showme:compile", "--showme:compile"]) {
-        Some(compiling.to_vec())
+        Some(compiling.clone())
     } else if is(&["-showme:link", "--showme:link"]) {
         Some(linking.to_vec())
     } else if is(&["-compile_info"]) {
@@ -59,7 +92,10 @@ pub fn compile(language: Language, args: Vec<OsString>) -> Result<ExitCode> {
         .collect();
     let links = !args.iter().any(|arg| NO_LINKING.iter().any(|option| arg == option));
     // A compiler that is only asked about itself does not link.
-    let asks = args.iter().all(|arg| arg.as_encoded_bytes().starts_with(b"-v") || arg == "--version");
+    let asks = args.iter().all(|arg| {
+        let text = arg.as_encoded_bytes();
+        text.starts_with(b"-v") || text.starts_with(b"-dump") || text == b"-V" || text == b"--version"
+    });
     let mut words: Vec<OsString> = compiling.into_iter().chain(args.iter().cloned()).collect();
     if links && (shows || !asks) {
         words.extend(linking);
@@ -71,7 +107,8 @@ pub fn compile(language: Language, args: Vec<OsString>) -> Result<ExitCode> {
     let error = Command::new(&compiler).args(words).exec();
     Err(error).with_context(|| {
         let name = compiler.to_string_lossy().into_owned();
-        format!("cannot run the compiler {name}\ninstall it, or name another one in TAUTLINE_MPI_CC or TAUTLINE_MPI_CXX")
+        let variable = language.names().0;
+        format!("cannot run the compiler {name}\ninstall it, or name another one in {variable}")
     })
 }
 

@@ -4,10 +4,11 @@ use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-use super::PREFIX;
+use super::{Language, PREFIX};
 
 /// The libraries: as cargo names them, as programs name them, and other names.
 const LIBRARIES: [(&str, &str, &[&str]); 2] = [
@@ -16,14 +17,27 @@ const LIBRARIES: [(&str, &str, &[&str]); 2] = [
 ];
 
 /// The commands, and what each runs.
-const COMMANDS: [(&str, &str); 6] = [
+const COMMANDS: [(&str, &str); 9] = [
     ("mpicc", "mpicc"),
     ("mpicxx", "mpicxx"),
     ("mpic++", "mpicxx"),
     ("mpiCC", "mpicxx"),
+    ("mpifort", "mpifort"),
+    ("mpif77", "mpifort"),
+    ("mpif90", "mpifort"),
     ("mpiexec", "mpiexec"),
     ("mpirun", "mpiexec"),
 ];
+
+/// The headers with their texts.
+const HEADERS: [(&str, &str); 3] = [
+    ("mpi.h", tautline_mpi::HEADER),
+    ("mpif.h", tautline_mpi::FORTRAN_HEADER),
+    ("mpi.f90", tautline_mpi::FORTRAN_MODULE),
+];
+
+/// The module for Fortran, which its compiler makes.
+const MODULE: &str = "mpi.mod";
 
 const FOLDERS: [&str; 3] = ["bin", "include", "lib"];
 
@@ -33,7 +47,8 @@ fn files() -> Vec<PathBuf> {
     let libraries = LIBRARIES.iter().flat_map(|(_, name, links)| {
         std::iter::once(name).chain(links.iter()).map(|name| Path::new("lib").join(name))
     });
-    commands.chain(libraries).chain([PathBuf::from("include/mpi.h")]).collect()
+    let headers = HEADERS.iter().map(|(name, _)| *name).chain([MODULE]);
+    commands.chain(libraries).chain(headers.map(|name| Path::new("include").join(name))).collect()
 }
 
 /// Installs everything, or replaces what is there.
@@ -50,7 +65,10 @@ pub fn install(folder: &Path) -> Result<()> {
             )
         })?;
     }
-    put(&folder.join("include/mpi.h"), |path| fs::write(path, tautline_mpi::HEADER))?;
+    for (name, text) in HEADERS {
+        put(&folder.join("include").join(name), |path| fs::write(path, text))?;
+    }
+    let module = make_module(&folder.join("include"));
     for ((_, name, links), source) in LIBRARIES.iter().zip(sources) {
         put(&folder.join("lib").join(name), |path| fs::copy(&source, path).map(drop))?;
         for link in *links {
@@ -66,7 +84,27 @@ pub fn install(folder: &Path) -> Result<()> {
         })?;
     }
     println!("installed in {}", folder.display());
+    if let Err(why) = module {
+        println!("without the Fortran module mpi, since {why}; programs may still include mpif.h");
+    }
     Ok(())
+}
+
+/// Has the compiler of Fortran make the module `mpi`, whose file only that compiler can read.
+fn make_module(include: &Path) -> std::result::Result<(), String> {
+    let compiler = Language::Fortran.compiler();
+    let name = compiler.to_string_lossy();
+    // gfortran writes modules even if it makes no program.
+    let mut command = Command::new(&compiler);
+    command.arg("-fsyntax-only").arg("-J").arg(include).arg("-I").arg(include).arg(include.join("mpi.f90"));
+    match command.stdout(Stdio::null()).stderr(Stdio::piped()).output() {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => {
+            let text = String::from_utf8_lossy(&output.stderr);
+            Err(format!("{name} failed: {}", text.lines().last().unwrap_or_default()))
+        }
+        Err(error) => Err(format!("{name} cannot be run ({error})")),
+    }
 }
 
 /// Makes a file beside its place and moves it there, so that programs that run keep the old one.

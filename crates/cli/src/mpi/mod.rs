@@ -1,7 +1,7 @@
 //! MPI: what is installed, the compilers with what they need for it, and `mpiexec`.
 //!
-//! What lives here: the commands `mpi`, `mpicc`, `mpicxx` and `mpiexec`. What does not: MPI itself, which is
-//! in two shared libraries, and starting processes, which is `run`'s.
+//! What lives here: the commands `mpi`, `mpicc`, `mpicxx`, `mpifort` and `mpiexec`. What does not: MPI
+//! itself, which is in two shared libraries, and starting processes, which is `run`'s.
 
 mod compiler;
 mod install;

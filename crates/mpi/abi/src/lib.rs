@@ -12,6 +12,9 @@ mod exports {
     tautline_mpi::functions!();
 }
 
+/// The functions that Fortran calls.
+mod fortran;
+
 /// What the generated functions use.
 mod prelude {
     use std::ffi::{c_int, c_void};

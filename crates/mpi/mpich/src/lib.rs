@@ -13,6 +13,8 @@ mod exports {
 
     tautline_mpi::functions!();
 }
+mod fortran;
+mod removed;
 mod symbols;
 #[allow(dead_code, reason = "some values belong to functions that are not implemented yet")]
 mod values;

@@ -2,11 +2,11 @@
 
 use std::ffi::{c_int, c_void};
 
-/// An address that programs compare with.
+/// An address that programs compare with. The library for Fortran sets some.
 #[repr(transparent)]
 pub struct Address(*const c_int);
 
-// SAFETY: it is never dereferenced and never changes.
+// SAFETY: it is never dereferenced here.
 unsafe impl Sync for Address {}
 
 pub(crate) static UNWEIGHTED: c_int = 0;
@@ -16,6 +16,27 @@ pub(crate) static WEIGHTS_EMPTY: c_int = 0;
 pub static MPI_UNWEIGHTED: Address = Address(&raw const UNWEIGHTED);
 #[unsafe(no_mangle)]
 pub static MPI_WEIGHTS_EMPTY: Address = Address(&raw const WEIGHTS_EMPTY);
+
+/// The addresses of `MPI_STATUS_IGNORE` and its like in Fortran, which its library sets.
+#[unsafe(no_mangle)]
+pub static mut MPI_F_STATUS_IGNORE: Address = Address(std::ptr::null());
+#[unsafe(no_mangle)]
+pub static mut MPI_F_STATUSES_IGNORE: Address = Address(std::ptr::null());
+
+/// What the module `mpi_f08` calls `MPI_STATUS_IGNORE` and its like.
+#[unsafe(no_mangle)]
+pub static mut MPIR_F08_MPI_STATUS_IGNORE_OBJ: [c_int; 5] = [0; 5];
+#[unsafe(no_mangle)]
+pub static mut MPIR_F08_MPI_STATUSES_IGNORE_OBJ: [c_int; 5] = [0; 5];
+#[unsafe(no_mangle)]
+pub static mut MPIR_F08_MPI_BOTTOM: c_int = 0;
+#[unsafe(no_mangle)]
+pub static mut MPIR_F08_MPI_IN_PLACE: c_int = 0;
+#[unsafe(no_mangle)]
+pub static mut MPI_F08_STATUS_IGNORE: Address = Address((&raw const MPIR_F08_MPI_STATUS_IGNORE_OBJ).cast());
+#[unsafe(no_mangle)]
+pub static mut MPI_F08_STATUSES_IGNORE: Address =
+    Address((&raw const MPIR_F08_MPI_STATUSES_IGNORE_OBJ).cast());
 
 /// `MPI_COMM_DUP_FN` and its like: an attribute's copy has the same value.
 #[unsafe(no_mangle)]

@@ -18,7 +18,7 @@ pub(super) const TAG_UB: c_int = c_int::MAX;
 
 /// The place of a predefined attribute's value; `None` if the attribute is not set, or the key is another
 /// one.
-fn predefined(key: c_int) -> Option<*const c_int> {
+pub(crate) fn predefined(key: c_int) -> Option<*const c_int> {
     static TAG: c_int = TAG_UB;
     static IO: c_int = c::ANY_SOURCE;
     static HOST: c_int = c::PROC_NULL;
@@ -39,15 +39,15 @@ fn predefined(key: c_int) -> Option<*const c_int> {
 }
 
 /// Whether a key is one of the standard's.
-fn is_predefined(key: c_int) -> bool {
+pub(crate) fn is_predefined(key: c_int) -> bool {
     (c::TAG_UB..=c::UNIVERSE_SIZE).contains(&key)
 }
 
-fn comm_owner(comm: Comm) -> Owner {
+pub(crate) fn comm_owner(comm: Comm) -> Owner {
     Owner(Object::Comm(comm), None)
 }
 
-fn refuse_predefined(key: c_int) -> Result<()> {
+pub(crate) fn refuse_predefined(key: c_int) -> Result<()> {
     if is_predefined(key) {
         return Err(Error::new(c::ERR_KEYVAL, "a predefined attribute cannot be changed"));
     }

@@ -407,7 +407,8 @@ pub unsafe fn grequest_start(
     request: Foreign<Request>,
 ) -> Result<()> {
     let extra_state = extra_state.expose_provenance();
-    let general = General { query, free, cancel, extra_state, complete: AtomicBool::new(false) };
+    let (by_reference, complete) = (AtomicBool::new(false), AtomicBool::new(false));
+    let general = General { by_reference, query, free, cancel, extra_state, complete };
     let operation = Operation::General(Arc::new(general));
     // SAFETY: the arguments are as the standard says.
     unsafe { request.set(0, request::started(c::COMM_SELF, operation)?) };

@@ -17,7 +17,7 @@ use crate::handle::{Comm, Datatype, Request};
 use crate::network::failure;
 use crate::objects::{self, Communicator};
 use crate::operation::{Completion, Operation, Receiving};
-use crate::request;
+use crate::{request, trace};
 
 /// The status of a receive from `MPI_PROC_NULL`.
 pub(super) const FROM_NOBODY: Status = Status { source: c::PROC_NULL, ..Status::EMPTY };
@@ -88,6 +88,7 @@ unsafe fn start_send(
     }
     let to = rank_in(&object, dest)?;
     let tags = object.tags()?;
+    trace::sent(to, message.size());
     // SAFETY: the program leaves the memory alone until the send is complete.
     let bytes = unsafe { bytes(&message) };
     if mode != Mode::Synchronous && tags.try_send(to, tag, &bytes).map_err(failure)? {
