@@ -34,6 +34,7 @@ Commands for developers of Tautline.
   cargo xtask soak                    long runs of simulation, kills, forgeries, fuzzing; recorded in docs/SOAK.md
   cargo xtask soak --help             list its options and parts
   cargo xtask suites                  install test suites of other MPI projects and run them with our MPI
+  cargo xtask suites --only NAME      only one of them: mpi4py, mpich or abi
   cargo xtask setup                   list the optional Debian packages and what needs them
   cargo xtask setup --yes             install the missing ones (as root)
   cargo xtask icount                  count instructions per frame and compare with xtask/golden/icount.txt
@@ -66,7 +67,7 @@ fn dispatch(args: &[&str]) -> Result<()> {
         ["test", "--quick"] => test::run(test::Extent::Quick)?,
         ["attack", rest @ ..] => attack(rest)?,
         ["soak", rest @ ..] => soak::command(rest)?,
-        ["suites"] => suites::run()?,
+        ["suites", rest @ ..] => suites::run(rest)?,
         ["setup"] => setup::list(),
         ["setup", "--yes"] => setup::install_all()?,
         ["mpi"] => mpi::write(&run::root())?,

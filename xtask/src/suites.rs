@@ -1,5 +1,9 @@
 //! Test suites of other projects, run with our MPI: what they need is installed below the target folder.
 
+mod abi;
+mod mpi4py;
+mod mpich;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -7,96 +11,56 @@ use anyhow::{Context, Result, bail};
 
 use crate::run;
 
-/// The published package whose ABI is that of MPICH, and whose tests are in its source.
-const MPI4PY: &str = "mpi4py==4.1.2";
-const MPI4PY_SOURCE: &str = "mpi4py-4.1.2";
-
-/// What the file of a suite leaves out.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Exclusions {
-    modules: Vec<String>,
-    tests: Vec<String>,
+/// What every suite needs.
+struct Place {
+    root: PathBuf,
+    /// Where suites are installed and built.
+    folder: PathBuf,
+    /// Where our MPI is installed.
+    prefix: PathBuf,
 }
 
-impl Exclusions {
-    fn parse(text: &str) -> Result<Exclusions> {
-        let mut all = Exclusions::default();
-        for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-            let (what, reason) = line.split_once(" # ").unwrap_or((line, ""));
-            if reason.trim().is_empty() {
-                bail!("`{line}` has no reason");
-            }
-            match what.split_once(' ') {
-                Some(("module", name)) => all.modules.push(name.trim().to_owned()),
-                Some(("test", name)) => all.tests.push(name.trim().to_owned()),
-                _ => bail!("`{line}` begins neither with `module` nor with `test`"),
-            }
+type Suite = fn(&Place) -> Result<()>;
+
+const SUITES: [(&str, Suite); 3] = [("mpi4py", mpi4py::run), ("mpich", mpich::run), ("abi", abi::run)];
+
+/// Builds and installs MPI, and runs all suites or one.
+pub fn run(args: &[&str]) -> Result<()> {
+    let only = match args {
+        [] => None,
+        ["--only", name] if SUITES.iter().any(|(suite, _)| suite == name) => Some(*name),
+        _ => {
+            let names = SUITES.map(|(name, _)| name).join(", ");
+            bail!("`cargo xtask suites` takes no argument but `--only` and one of {names}");
         }
-        Ok(all)
-    }
-}
-
-/// Builds and installs MPI, and runs the suites with 1 to 4 ranks.
-pub fn run() -> Result<()> {
+    };
     let root = run::root();
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let packages = ["-p", "tautline-mpi-abi", "-p", "tautline-mpi-mpich", "-p", "tautline-cli"];
     call(Command::new("cargo").args(["build", "--release"]).args(packages).current_dir(&root))?;
     let folder = target.join("suites");
-    let prefix = folder.join("mpi");
+    let place = Place { root, prefix: folder.join("mpi"), folder };
     let mut install = Command::new(target.join("release/tautline"));
-    call(install.args(["mpi", "install", "--prefix"]).arg(&prefix))?;
-    mpi4py(&root, &folder, &prefix)
-}
-
-fn mpi4py(root: &Path, folder: &Path, prefix: &Path) -> Result<()> {
-    let (python, list) = (folder.join("python"), root.join("crates/mpi/suites/mpi4py.txt"));
-    let left_out = Exclusions::parse(&std::fs::read_to_string(list)?)?;
-    let pip = || {
-        let mut pip = Command::new("python3");
-        pip.args(["-m", "pip", "-q"]);
-        pip
-    };
-    if !python.join("mpi4py").is_dir() {
-        call(pip().args(["install", "--no-deps", "--target"]).arg(&python).arg(MPI4PY))?;
-    }
-    let source = folder.join(MPI4PY_SOURCE);
-    if !source.is_dir() {
-        let options = ["download", "--no-deps", "--no-binary", ":all:", "-d"];
-        call(pip().args(options).arg(folder).arg(MPI4PY))?;
-        let archive = folder.join(format!("{MPI4PY_SOURCE}.tar.gz"));
-        call(Command::new("tar").arg("xzf").arg(archive).arg("-C").arg(folder))?;
-    }
-    for ranks in ["1", "2", "3", "4"] {
-        println!("mpi4py: {ranks} ranks");
-        let mut command = Command::new(prefix.join("bin/mpiexec"));
-        command.args(["-timeout", "600", "-n", ranks, "python3", "test/main.py", "-q"]);
-        command.args(left_out.modules.iter().flat_map(|module| ["-e", module]));
-        command.args(left_out.tests.iter().flat_map(|test| ["-x", test]));
-        if ranks != "1" {
-            // The others need one rank only.
-            command.args(["-i", "comm|p2p|cco"]);
+    call(install.args(["mpi", "install", "--prefix"]).arg(&place.prefix))?;
+    for (name, suite) in SUITES {
+        if only.is_none_or(|only| only == name) {
+            suite(&place).with_context(|| format!("the suite {name}"))?;
         }
-        call(command.current_dir(&source).env("PYTHONPATH", &python))?;
     }
     Ok(())
+}
+
+fn pip() -> Command {
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "-q"]);
+    pip
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 fn call(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot run {command:?}"))?;
     if status.success() { Ok(()) } else { bail!("{command:?} failed: {status}") }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_line_of_the_list_has_a_reason() {
-        let list = run::root().join("crates/mpi/suites/mpi4py.txt");
-        let left_out = Exclusions::parse(&std::fs::read_to_string(list).unwrap()).unwrap();
-        // It may only shrink.
-        assert!(left_out.modules.len() <= 6 && left_out.tests.len() <= 13, "{left_out:?}");
-        assert!(Exclusions::parse("test a").is_err() && Exclusions::parse("tests a # b").is_err());
-    }
 }
