@@ -50,6 +50,11 @@ const PACKAGES: &[Package] = &[
         needed_by: "the tests of jobs that hydra, the launcher of MPICH, starts",
     },
     Package {
+        name: "libmpich-dev",
+        program: "mpicc.mpich",
+        needed_by: "`cargo xtask suites --only mpich`: builds MPICH's own tests",
+    },
+    Package {
         name: "slurm-wlm",
         program: "slurmctld",
         needed_by: "the test of jobs that srun starts on nodes in network namespaces",

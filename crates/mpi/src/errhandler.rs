@@ -51,13 +51,13 @@ pub(crate) fn set_text(code: c_int, text: String) -> bool {
     found.map(|added| added.text = text).is_some()
 }
 
-/// Removes a class, or a code of a class, that was added and that no code has as its class; says whether it
-/// did.
+/// Removes a class, or a code of a class, that was added; says whether it did. One that has a text, or that
+/// codes have as their class, stays.
 pub(crate) fn remove(code: c_int, is_class: bool) -> bool {
     let mut added = lock(&ADDED);
     let used = added.iter().any(|other| other.class == code && other.code != code);
     let Some(at) = added.iter().position(|one| one.code == code) else { return false };
-    if used || (added[at].class == code) != is_class {
+    if used || !added[at].text.is_empty() || (added[at].class == code) != is_class {
         return false;
     }
     added.remove(at);

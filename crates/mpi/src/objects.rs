@@ -9,7 +9,7 @@ use tautline::tags::Tags;
 
 use crate::attribute::Attributes;
 use crate::constants as c;
-use crate::datatype::{LOWER_MARK, Type, UPPER_MARK};
+use crate::datatype::{C_HALF, LOWER_MARK, Type, UPPER_MARK};
 use crate::errhandler::Handler;
 use crate::error::{Error, Result};
 use crate::group::Members;
@@ -178,6 +178,8 @@ static PREDEFINED: LazyLock<Vec<Option<Arc<TypeObject>>>> = LazyLock::new(|| {
             *place = Some(Arc::new(TypeObject::new(Arc::new(of), name)));
         }
     }
+    let half = Type::predefined(C_HALF).map(|of| Arc::new(TypeObject::new(Arc::new(of), "MPIX_C_FLOAT16")));
+    objects[C_HALF.0 - FIRST_TYPE] = half;
     for (handle, name) in [(LOWER_MARK, "MPI_LB"), (UPPER_MARK, "MPI_UB")] {
         objects[handle.0 - FIRST_TYPE] = Some(Arc::new(TypeObject::new(Arc::new(Type::mark(handle)), name)));
     }

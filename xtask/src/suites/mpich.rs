@@ -1,11 +1,11 @@
-//! MPICH's own tests, from Debian's source package. They are built for the ABI of MPICH with its compiler, and
+//! MPICH's own tests, from Debian's source package. They are built for the ABI of MPICH with its compiler, so
 //! the same programs run with our library and with that of MPICH.
 //!
-//! The list in the tree has the tests that pass, a line each; it may only grow. A listed test that fails is an
-//! error; tests that pass and are not listed are reported.
+//! The list in the tree has the tests that pass, a line each; it may only grow. A listed test that fails is
+//! an error; tests that pass and are not listed are reported.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -50,8 +50,8 @@ struct Test {
 }
 
 impl Test {
-    /// The tests of a folder's list. Lines that differ only in the environment are one test: the variables are
-    /// those of MPICH.
+    /// The tests of a folder's list. Lines that differ only in the environment are one test: the variables
+    /// are those of MPICH.
     fn parse(folder: &str, text: &str) -> Result<Vec<Test>> {
         let mut tests: Vec<Test> = Vec::new();
         for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
@@ -106,7 +106,7 @@ impl Test {
 }
 
 /// The source of Debian's package: where the machine takes its packages from, it also takes sources.
-fn fetch(folder: &Path) -> Result<std::path::PathBuf> {
+fn fetch(folder: &Path) -> Result<PathBuf> {
     let source = folder.join("mpich-source");
     let tests = source.join("test/mpi");
     if tests.join("configure").is_file() {
@@ -120,7 +120,8 @@ fn fetch(folder: &Path) -> Result<std::path::PathBuf> {
         [("debian.sources", "/etc/apt/sources.list.d/debian.sources"), ("a.list", "/etc/apt/sources.list")]
     {
         if let Ok(text) = std::fs::read_to_string(from) {
-            let text = text.replace("Types: deb\n", "Types: deb-src\n").replace("\ndeb ", "\ndeb-src ");
+            let text = format!("\n{text}").replace("Types: deb\n", "Types: deb-src\n");
+            let text = text.replace("\ndeb ", "\ndeb-src ");
             std::fs::write(lists.join("sources").join(name), text)?;
         }
     }
@@ -180,7 +181,7 @@ pub fn run(place: &Place) -> Result<()> {
     build(&source, &tests)?;
     let list = listed(&read(&place.root.join(LIST))?);
     let mpiexec = place.prefix.join("bin/mpiexec");
-    let (mut passed, mut failed, mut new, mut not_built) = (BTreeSet::new(), Vec::new(), Vec::new(), 0);
+    let (mut passed, mut new, mut not_built) = (BTreeSet::new(), Vec::new(), 0);
     for folder in FOLDERS {
         let lists = [&tests, &source].map(|base| base.join(folder).join("testlist"));
         let text = match lists.iter().find(|path| path.is_file()) {
@@ -195,13 +196,12 @@ pub fn run(place: &Place) -> Result<()> {
             let (line, (ok, output)) = (test.line(), test.run(&tests, &mpiexec)?);
             match (ok, list.contains(&line)) {
                 (true, known) => {
-                    (!known).then(|| new.push(line.clone()));
+                    if !known {
+                        new.push(line.clone());
+                    }
                     passed.insert(line);
                 }
-                (false, true) => {
-                    println!("mpich: {line} failed:\n{output}");
-                    failed.push(line);
-                }
+                (false, true) => println!("mpich: {line} failed:\n{output}"),
                 (false, false) => println!("mpich: {line} fails, and is not listed"),
             }
         }

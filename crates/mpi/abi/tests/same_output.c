@@ -98,7 +98,8 @@ static void datatypes(void) {
 static void communication(void) {
     int next = (rank + 1) % size, previous = (rank + size - 1) % size, got = -1, count;
     MPI_Status status;
-    MPI_Sendrecv(&rank, 1, MPI_INT, next, 7, &got, 1, MPI_INT, MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &status);
+    MPI_Sendrecv(&rank, 1, MPI_INT, next, 7, &got, 1, MPI_INT, MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD,
+                 &status);
     number("received", got);
     number("source is the previous rank", status.MPI_SOURCE == previous);
     number("tag", status.MPI_TAG);

@@ -32,6 +32,8 @@ const LAST_CODE: c_int = 0x3fff_ffff;
 /// `MPI_LB` and `MPI_UB`.
 const LOWER_MARK: c_int = 0x4c00_0010;
 const UPPER_MARK: c_int = 0x4c00_0011;
+/// `MPIX_C_FLOAT16`.
+const C_HALF: c_int = 0x4c00_0246;
 
 /// From the representation of the program to that of the core.
 pub mod from {
@@ -61,12 +63,13 @@ pub mod from {
         op: Op, OP, op_of_int;
     }
 
-    /// A datatype; the standard ABI does not have the marks of bounds.
+    /// A datatype; the standard ABI does not have all of this one.
     #[inline]
     pub fn datatype(value: c_int) -> tautline_mpi::handle::Datatype {
         match value {
             LOWER_MARK => tautline_mpi::datatype::LOWER_MARK,
             UPPER_MARK => tautline_mpi::datatype::UPPER_MARK,
+            C_HALF => tautline_mpi::datatype::C_HALF,
             value => known_datatype(value),
         }
     }
@@ -154,12 +157,13 @@ pub mod to {
         request: Request, REQUEST; known_datatype: Datatype, DATATYPE; op: Op, OP;
     }
 
-    /// A datatype; the standard ABI does not have the marks of bounds.
+    /// A datatype; the standard ABI does not have all of this one.
     #[inline]
     pub fn datatype(handle: tautline_mpi::handle::Datatype) -> c_int {
         match handle {
             tautline_mpi::datatype::LOWER_MARK => LOWER_MARK,
             tautline_mpi::datatype::UPPER_MARK => UPPER_MARK,
+            tautline_mpi::datatype::C_HALF => C_HALF,
             handle => known_datatype(handle),
         }
     }

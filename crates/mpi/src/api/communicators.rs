@@ -83,6 +83,7 @@ pub(super) fn make_subset(
     ranks: &[usize],
     topology: Option<Topology>,
 ) -> Result<Comm> {
+    intercommunicators::ensure_intra(parent)?;
     make(parent, parent.group()?.subset(ranks).map_err(failure)?, topology)
 }
 

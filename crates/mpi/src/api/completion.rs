@@ -9,7 +9,7 @@ use crate::constants as c;
 use crate::error::{Error, Result, count as natural};
 use crate::foreign::{Callback, Foreign, Status};
 use crate::grequest::General;
-use crate::handle::{Comm, Request};
+use crate::handle::Request;
 use crate::operation::{Completion, Operation};
 use crate::request::{self, Outcome};
 use crate::waiting::{self, Wait};
@@ -150,17 +150,18 @@ unsafe fn give_all(
         unsafe {
             let status = end(requests, index, outcome)?;
             statuses.set(index, status);
-            failed = failed.or((status.error != c::SUCCESS).then_some(outcome.comm));
+            failed = failed.or((status.error != c::SUCCESS).then_some(outcome));
         }
     }
     in_status(failed)
 }
 
-/// The error of a call for several operations, of which one failed; with the communicator of that one.
-fn in_status(failed: Option<Option<Comm>>) -> Result<()> {
-    let Some(comm) = failed else { return Ok(()) };
-    let error = Error::new(c::ERR_IN_STATUS, "an operation failed; the statuses say which");
-    Err(comm.map_or(error.clone(), |comm| error.on(comm)))
+/// The error of a call for several operations, of which this one was the first to fail.
+fn in_status(failed: Option<&Outcome>) -> Result<()> {
+    let Some(outcome) = failed else { return Ok(()) };
+    let why = outcome.error.as_ref().map_or_else(|| "its free function failed".to_owned(), Error::to_string);
+    let error = Error::new(c::ERR_IN_STATUS, format!("an operation failed, the first with {why}"));
+    Err(outcome.comm.map_or(error.clone(), |comm| error.on(comm)))
 }
 
 /// `MPI_Waitall`.
@@ -314,7 +315,7 @@ unsafe fn give_some(
         for (place, (index, outcome)) in found.into_iter().flatten().enumerate() {
             let status = end(requests, *index, outcome)?;
             statuses.set(place, status);
-            failed = failed.or((status.error != c::SUCCESS).then_some(outcome.comm));
+            failed = failed.or((status.error != c::SUCCESS).then_some(outcome));
         }
         in_status(failed)
     }

@@ -2,20 +2,21 @@
 //! members are those of the side with the lowest first rank, so that all agree on the order.
 
 use std::ffi::c_int;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use tautline::group::{Call, Group};
 
 use super::point_to_point::{check_tag, rank_in};
-use super::{communicators, groups};
+use super::{Ptr, communicators, groups, string};
 use crate::attribute::Attributes;
 use crate::constants as c;
 use crate::error::{Error, Result, ensure};
 use crate::foreign::Foreign;
 use crate::group::Members;
-use crate::handle::{self, Comm};
+use crate::handle::{self, Comm, Errhandler, Info};
 use crate::network::{failure, network};
-use crate::objects::{self, Communicator};
+use crate::objects::{self, Communicator, lock};
 use crate::waiting;
 
 /// The other side of an inter-communicator.
@@ -115,15 +116,91 @@ pub unsafe fn intercomm_create(
     } else {
         share(group, root, &[])?
     };
+    let made = make_inter(&object, &object.members, object.rank, remote, tag)?;
+    // SAFETY: the arguments are as the standard says.
+    unsafe { new.set(0, objects::add_comm(made)?) };
+    Ok(())
+}
+
+/// An inter-communicator between two sides whose members all call this.
+fn make_inter(
+    like: &Communicator,
+    members: &Arc<Members>,
+    rank: u32,
+    remote: Vec<u32>,
+    tag: u32,
+) -> Result<Communicator> {
     ensure(!remote.is_empty(), c::ERR_OTHER, || "the local leader has not reached the other one".to_owned())?;
-    ensure(!remote.iter().any(|rank| members.contains(rank)), c::ERR_COMM, || {
+    ensure(!remote.iter().any(|rank| members.0.contains(rank)), c::ERR_COMM, || {
         "a rank is on both sides".to_owned()
     })?;
-    let both = Group::create(network().tags(), &both_sides(members, &remote), tag).map_err(failure)?;
-    let mut made =
-        Communicator::like(&object, Arc::clone(&object.members), object.rank, Attributes::default(), None);
+    let both = Group::create(network().tags(), &both_sides(&members.0, &remote), tag).map_err(failure)?;
+    let mut made = Communicator::like(like, Arc::clone(members), rank, Attributes::default(), None);
     made.remote = Some(Arc::new(Members(remote)));
     made.set_group(both);
+    Ok(made)
+}
+
+/// A tag for groups that the program tells apart by a string.
+unsafe fn tag_of(text: Ptr) -> Result<u32> {
+    // SAFETY: the arguments are as the standard says.
+    let text = unsafe { string(text, "stringtag")? };
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    Ok(hasher.finish() as u32 & 0x7fff_ffff)
+}
+
+/// `MPI_Comm_create_from_group`: only the members of the group call it.
+pub unsafe fn comm_create_from_group(
+    group: handle::Group,
+    stringtag: Ptr,
+    _info: Info,
+    errhandler: Errhandler,
+    new: Foreign<Comm>,
+) -> Result<()> {
+    let (members, handler) = (objects::group(group)?, objects::errhandler(errhandler)?);
+    // SAFETY: the arguments are as the standard says.
+    unsafe {
+        let made = if members.0.is_empty() {
+            None
+        } else {
+            Some(Group::create(network().tags(), &members.0, tag_of(stringtag)?).map_err(failure)?)
+        };
+        let handle = communicators::make(&objects::SELF, made, None)?;
+        objects::comm(handle).iter().for_each(|comm| *lock(&comm.errhandler) = Arc::clone(&handler));
+        new.set(0, handle);
+    }
+    Ok(())
+}
+
+/// `MPI_Intercomm_create_from_groups`: the remote group is that of the local leader.
+pub unsafe fn intercomm_create_from_groups(
+    local: handle::Group,
+    local_leader: c_int,
+    remote: handle::Group,
+    _remote_leader: c_int,
+    stringtag: Ptr,
+    _info: Info,
+    errhandler: Errhandler,
+    new: Foreign<Comm>,
+) -> Result<()> {
+    let (members, handler) = (objects::group(local)?, objects::errhandler(errhandler)?);
+    let root = usize::try_from(local_leader).ok().filter(|root| *root < members.0.len());
+    let root =
+        root.ok_or_else(|| Error::new(c::ERR_RANK, format!("{local_leader} is no rank of the group")))?;
+    // SAFETY: the arguments are as the standard says.
+    let tag = unsafe { tag_of(stringtag)? };
+    let side = Group::create(network().tags(), &members.0, tag).map_err(failure)?;
+    let theirs = if side.member() == root {
+        let theirs = objects::group(remote);
+        let list = theirs.as_ref().map_or(&[][..], |members| &members.0);
+        let shared = share(&side, root, list);
+        theirs.and(shared)?
+    } else {
+        share(&side, root, &[])?
+    };
+    let made = make_inter(&objects::SELF, &members, side.member() as u32, theirs, tag)?;
+    *lock(&made.errhandler) = handler;
     // SAFETY: the arguments are as the standard says.
     unsafe { new.set(0, objects::add_comm(made)?) };
     Ok(())

@@ -1,5 +1,6 @@
 //! The basic types that all datatypes consist of: what the bits mean, how many there are, how C aligns them.
 
+use super::C_HALF;
 use crate::constants as c;
 use crate::handle::Datatype;
 
@@ -100,7 +101,7 @@ pub fn predefined(datatype: Datatype) -> Option<Predefined> {
         c::LOGICAL16 => one(Logical, 16),
         c::REAL16 => one(Quad, 16),
         c::COMPLEX32 => one(Quad, 32),
-        c::REAL2 => one(Half, 2),
+        c::REAL2 | C_HALF => one(Half, 2),
         c::COMPLEX4 => one(Half, 4),
         c::BYTE => one(Byte, 1),
         c::PACKED => one(Packed, 1),

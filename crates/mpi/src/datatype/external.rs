@@ -16,7 +16,7 @@ impl Message {
         size(self.datatype())?.checked_mul(self.count()).filter(|size| i64::try_from(*size).is_ok())
     }
 
-    /// Converts all elements, which are given one after the other: their memory and their bytes in `external`.
+    /// Calls `each` with the memory of each element and the position of its external bytes.
     fn convert(&self, mut each: impl FnMut(*mut u8, usize, Basic)) {
         let (mut done, extent) = (0, self.datatype().extent());
         for copy in 0..self.count().cast_signed() {

@@ -29,6 +29,9 @@ pub const LOWER_MARK: Datatype = Datatype(0x2fe);
 /// `MPI_UB`, likewise.
 pub const UPPER_MARK: Datatype = Datatype(0x2ff);
 
+/// `MPIX_C_FLOAT16` of the ABI of MPICH, likewise.
+pub const C_HALF: Datatype = Datatype(0x2fd);
+
 /// A datatype.
 #[derive(Debug)]
 pub struct Type {
@@ -113,6 +116,12 @@ impl Type {
             committed: old.committed.clone(),
             pair: old.pair,
         }
+    }
+
+    /// A datatype that Fortran chooses by precision and range: another one under this name.
+    pub fn fortran(old: &Arc<Type>, combiner: c_int, integers: Vec<Content>) -> Type {
+        let recipe = Recipe { combiner, integers, ..Recipe::default() };
+        Type { predefined: old.predefined, recipe, ..Type::dup(old) }
     }
 
     /// `MPI_Type_contiguous`.
