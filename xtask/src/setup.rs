@@ -52,6 +52,11 @@ const PACKAGES: &[Package] = &[
     Package { name: "gfortran", program: "gfortran", needed_by: "the tests of MPI programs in Fortran" },
     Package { name: "cmake", program: "cmake", needed_by: "the test that CMake finds the installed MPI" },
     Package {
+        name: "libmpich-dev",
+        program: "mpicc.mpich",
+        needed_by: "`cargo xtask suites --only mpich`: builds MPICH's own tests",
+    },
+    Package {
         name: "slurm-wlm",
         program: "slurmctld",
         needed_by: "the test of jobs that srun starts on nodes in network namespaces",

@@ -1,44 +1,18 @@
 //! Programs and test suites of other projects, run with our MPI: what they need is installed below the target
 //! folder, or as Debian packages.
 
+mod abi;
 mod binaries;
+mod mpi4py;
+mod mpich;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
 use crate::run;
-
-/// The published package whose ABI is that of MPICH, and whose tests are in its source.
-const MPI4PY: &str = "mpi4py==4.1.2";
-const MPI4PY_SOURCE: &str = "mpi4py-4.1.2";
-
-/// What the file of a suite leaves out.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Exclusions {
-    modules: Vec<String>,
-    tests: Vec<String>,
-}
-
-impl Exclusions {
-    fn parse(text: &str) -> Result<Exclusions> {
-        let mut all = Exclusions::default();
-        for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-            let (what, reason) = line.split_once(" # ").unwrap_or((line, ""));
-            if reason.trim().is_empty() {
-                bail!("`{line}` has no reason");
-            }
-            match what.split_once(' ') {
-                Some(("module", name)) => all.modules.push(name.trim().to_owned()),
-                Some(("test", name)) => all.tests.push(name.trim().to_owned()),
-                _ => bail!("`{line}` begins neither with `module` nor with `test`"),
-            }
-        }
-        Ok(all)
-    }
-}
 
 /// Where MPI is installed, and where suites put what they need.
 struct Place {
@@ -50,12 +24,14 @@ struct Place {
 /// Runs a suite and tells in a few words what it did.
 type Suite = fn(&Place) -> Result<String>;
 
-const SUITES: [(&str, Suite); 5] = [
+const SUITES: [(&str, Suite); 7] = [
     ("kernels", binaries::kernels),
     ("netpipe", binaries::netpipe),
     ("imb", binaries::imb),
     ("scalapack", binaries::scalapack),
-    ("mpi4py", mpi4py),
+    ("mpi4py", mpi4py::run),
+    ("mpich", mpich::run),
+    ("abi", abi::run),
 ];
 
 /// The suites with these names, or all.
@@ -106,39 +82,14 @@ fn install() -> Result<Place> {
     Ok(Place { root, folder, prefix })
 }
 
-fn mpi4py(place: &Place) -> Result<String> {
-    let Place { root, folder, prefix } = place;
-    let (python, list) = (folder.join("python"), root.join("crates/mpi/suites/mpi4py.txt"));
-    let left_out = Exclusions::parse(&std::fs::read_to_string(list)?)?;
-    let pip = || {
-        let mut pip = Command::new("python3");
-        pip.args(["-m", "pip", "-q"]);
-        pip
-    };
-    if !python.join("mpi4py").is_dir() {
-        call(pip().args(["install", "--no-deps", "--target"]).arg(&python).arg(MPI4PY))?;
-    }
-    let source = folder.join(MPI4PY_SOURCE);
-    if !source.is_dir() {
-        let options = ["download", "--no-deps", "--no-binary", ":all:", "-d"];
-        call(pip().args(options).arg(folder).arg(MPI4PY))?;
-        let archive = folder.join(format!("{MPI4PY_SOURCE}.tar.gz"));
-        call(Command::new("tar").arg("xzf").arg(archive).arg("-C").arg(folder))?;
-    }
-    for ranks in ["1", "2", "3", "4"] {
-        println!("mpi4py: {ranks} ranks");
-        let mut command = Command::new(prefix.join("bin/mpiexec"));
-        command.args(["-timeout", "600", "-n", ranks, "python3", "test/main.py", "-q"]);
-        command.args(left_out.modules.iter().flat_map(|module| ["-e", module]));
-        command.args(left_out.tests.iter().flat_map(|test| ["-x", test]));
-        if ranks != "1" {
-            // The others need one rank only.
-            command.args(["-i", "comm|p2p|cco"]);
-        }
-        call(command.current_dir(&source).env("PYTHONPATH", &python))?;
-    }
-    let (modules, tests) = (left_out.modules.len(), left_out.tests.len());
-    Ok(format!("1 to 4 ranks, without {modules} modules and {tests} tests"))
+fn pip() -> Command {
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "-q"]);
+    pip
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 fn call(command: &mut Command) -> Result<()> {
@@ -158,14 +109,5 @@ mod tests {
         assert_eq!(names(&[]).unwrap().len(), SUITES.len());
         assert_eq!(names(&["mpi4py", "netpipe"]).unwrap(), ["netpipe", "mpi4py"]);
         assert!(names(&["netpip"]).unwrap_err().to_string().contains("there are kernels, netpipe"));
-    }
-
-    #[test]
-    fn every_line_of_the_list_has_a_reason() {
-        let list = run::root().join("crates/mpi/suites/mpi4py.txt");
-        let left_out = Exclusions::parse(&std::fs::read_to_string(list).unwrap()).unwrap();
-        // It may only shrink.
-        assert!(left_out.modules.len() <= 6 && left_out.tests.len() <= 13, "{left_out:?}");
-        assert!(Exclusions::parse("test a").is_err() && Exclusions::parse("tests a # b").is_err());
     }
 }

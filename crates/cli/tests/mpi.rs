@@ -113,6 +113,37 @@ fn calls_before_init_and_after_finalize_are_refused() {
     }
 }
 
+/// `cargo xtask suites --only abi` installs the library of MPICH, with which the output is the same.
+#[test]
+fn the_output_is_that_of_mpich() {
+    let test = "the_output_is_that_of_mpich";
+    let Some(installed) = installed(test) else { return };
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let theirs = target.join("suites/mpich-abi/mpich-5.0.2.data/data");
+    if !theirs.join("bin/mpiexec").is_file() {
+        tautline_skips::skip(test, "MPICH's library is missing (cargo xtask suites --only abi)");
+        return;
+    }
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../mpi/abi/tests/same_output.c");
+    let program = installed.prefix.join("same_output");
+    let mut compile = Command::new(installed.prefix.join("bin/mpicc"));
+    let output = compile.args(["-O1", "-Wall", "-Werror"]).arg(source).arg("-o").arg(&program).output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    for ranks in ["1", "2", "3"] {
+        let [ours, theirs] = [&installed.prefix, &theirs].map(|prefix| {
+            let mut command = Command::new(prefix.join("bin/mpiexec"));
+            command.env_remove("TAUTLINE_JOB_FD").env_remove("TAUTLINE_JOB_FILE");
+            command.args(["-n", ranks]).arg(&program).env("LD_LIBRARY_PATH", prefix.join("lib"));
+            let output = command.output().unwrap();
+            assert!(output.status.success(), "{}", text(&output));
+            String::from_utf8(output.stdout).unwrap()
+        });
+        assert!(ours.lines().count() > 200, "{ours}");
+        assert_eq!(ours, theirs);
+    }
+}
+
 #[test]
 fn what_is_installed_is_found_and_removed() {
     let prefix = folder("mpi-remove");

@@ -1,12 +1,13 @@
 //! Attributes: values that programs and libraries attach to communicators, datatypes and windows.
 
-use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::constants::{ERR_KEYVAL, ERR_OTHER, SUCCESS};
 use crate::error::{Error, Result};
 use crate::foreign::Callback;
+use crate::keyed::Keyed;
 use crate::pool::Pool;
 
 /// What may have attributes.
@@ -92,6 +93,9 @@ pub struct Keyval {
     extra_state: usize,
     /// The key as the program knows it.
     number: std::sync::OnceLock<c_int>,
+    /// The attributes that have it, and one more until the program frees it.
+    holders: AtomicUsize,
+    freed: AtomicBool,
 }
 
 /// Keys stay alive as long as an attribute has them.
@@ -104,9 +108,16 @@ type Delete = unsafe extern "C" fn(usize, c_int, *mut c_void, *mut c_void) -> c_
 /// Creates a key.
 pub fn create(kind: Kind, copy: Callback, delete: Callback, extra_state: *mut c_void) -> Result<c_int> {
     let number = std::sync::OnceLock::new();
-    let extra_state = extra_state.expose_provenance();
-    let proxy = std::sync::OnceLock::new();
-    let keyval = Arc::new(Keyval { kind, copy, delete, proxy, extra_state, number });
+    let keyval = Arc::new(Keyval {
+        kind,
+        copy,
+        delete,
+        proxy: std::sync::OnceLock::new(),
+        extra_state: extra_state.expose_provenance(),
+        number,
+        holders: AtomicUsize::new(1),
+        freed: AtomicBool::new(false),
+    });
     let handle = KEYVALS.insert(Arc::clone(&keyval));
     let key = handle.and_then(|handle| c_int::try_from(handle).ok());
     let key = key.ok_or_else(|| Error::new(ERR_OTHER, "there are too many attribute keys"))?;
@@ -129,21 +140,23 @@ pub fn set_proxy(key: c_int, proxy: Proxy) {
     }
 }
 
-/// Frees a key. Attributes that have it keep it.
+/// Frees a key. It can be used as long as an attribute has it, and may even be freed again.
 pub fn free(kind: Kind, key: c_int) -> Result<()> {
-    find(kind, key)?;
-    KEYVALS.remove(key as usize);
+    let keyval = find(kind, key)?;
+    if !keyval.freed.swap(true, Ordering::AcqRel) {
+        keyval.release();
+    }
     Ok(())
 }
 
 /// The attributes of one object.
 #[derive(Default)]
 pub struct Attributes {
-    map: Mutex<BTreeMap<c_int, (Arc<Keyval>, Value)>>,
+    map: Mutex<Keyed<Value>>,
 }
 
 impl Attributes {
-    fn map(&self) -> std::sync::MutexGuard<'_, BTreeMap<c_int, (Arc<Keyval>, Value)>> {
+    fn map(&self) -> std::sync::MutexGuard<'_, Keyed<Value>> {
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -248,6 +261,20 @@ impl Owner {
 }
 
 impl Keyval {
+    /// An attribute has it.
+    pub fn hold(&self) {
+        self.holders.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// An attribute has it no longer, or the program has freed it.
+    pub fn release(&self) {
+        if self.holders.fetch_sub(1, Ordering::AcqRel) == 1
+            && let Some(key) = self.number.get()
+        {
+            KEYVALS.remove(*key as usize);
+        }
+    }
+
     fn number(&self, callback: &Callback) -> c_int {
         (callback.abi.keyval)(self.number.get().copied().unwrap_or(0))
     }

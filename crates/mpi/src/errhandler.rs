@@ -51,13 +51,13 @@ pub(crate) fn set_text(code: c_int, text: String) -> bool {
     found.map(|added| added.text = text).is_some()
 }
 
-/// Removes a class, or a code of a class, that was added and that no code has as its class; says whether it
-/// did.
+/// Removes a class, or a code of a class, that was added; says whether it did. One that has a text, or that
+/// codes have as their class, stays.
 pub(crate) fn remove(code: c_int, is_class: bool) -> bool {
     let mut added = lock(&ADDED);
     let used = added.iter().any(|other| other.class == code && other.code != code);
     let Some(at) = added.iter().position(|one| one.code == code) else { return false };
-    if used || (added[at].class == code) != is_class {
+    if used || !added[at].text.is_empty() || (added[at].class == code) != is_class {
         return false;
     }
     added.remove(at);
@@ -87,10 +87,17 @@ pub(crate) fn raise(name: &str, object: Object, error: &Error) -> c_int {
         // Windows, files and sessions will have handlers of their own.
         Object::Win(_) | Object::File(_) | Object::Session(_) | Object::None => None,
     };
-    let comm = comm.unwrap_or_else(|| Arc::clone(&objects::SELF));
+    let comm = comm.unwrap_or_else(default_comm);
     let handler = Arc::clone(&lock(&comm.errhandler));
     invoke(&handler, &comm, error.code, &|| format!("{name} failed: {error}"));
     error.code
+}
+
+/// The communicator whose handler is called for errors that belong to no object: `MPI_COMM_SELF`. Before MPI
+/// 4.0 it was `MPI_COMM_WORLD`; programs that set a handler there and none on `MPI_COMM_SELF` mean that one.
+fn default_comm() -> Arc<objects::Communicator> {
+    let unset = matches!(**lock(&objects::SELF.errhandler), Handler::Fatal);
+    Arc::clone(if unset { &objects::WORLD } else { &objects::SELF })
 }
 
 /// Does what a handler says.

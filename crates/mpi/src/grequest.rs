@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::constants::SUCCESS;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::foreign::{Callback, Status};
 use crate::operation::Completion;
 
@@ -19,6 +19,17 @@ pub struct General {
     /// The program's pointer, as a number.
     pub extra_state: usize,
     pub complete: AtomicBool,
+    pub freed: AtomicBool,
+}
+
+/// The result of one of the program's functions.
+fn result(callback: &Callback, code: c_int, what: &str) -> Result<()> {
+    let code = (callback.abi.code_back)(code);
+    if code == SUCCESS {
+        Ok(())
+    } else {
+        Err(Error::new(code, format!("the {what} function of the program failed")))
+    }
 }
 
 /// The second argument of a function.
@@ -81,26 +92,34 @@ impl General {
             (codec.set)(at, 0, Status::EMPTY);
             (self.call(&self.query, Argument::Place(at)), (codec.get)(at, 0))
         };
-        let code = (self.query.abi.code_back)(code);
-        Some(if code == SUCCESS {
-            Completion::with(Status { error: SUCCESS, ..status })
-        } else {
-            Completion::failed(Error::new(code, "the query function of the program failed"), status)
+        Some(match result(&self.query, code, "query") {
+            Ok(()) => Completion::with(Status { error: SUCCESS, ..status }),
+            Err(error) => Completion::failed(error, status),
         })
     }
 
     /// Tells the program that the operation was cancelled.
-    pub fn cancel(&self) {
+    pub fn cancel(&self) -> Result<()> {
         let complete = c_int::from(self.complete.load(Ordering::Acquire));
         // SAFETY: the program passed a function of this type.
-        unsafe { self.call(&self.cancel, Argument::Number(complete)) };
+        let code = unsafe { self.call(&self.cancel, Argument::Number(complete)) };
+        result(&self.cancel, code, "cancel")
+    }
+
+    /// Its request was completed and freed: the program frees what it has.
+    pub fn free(&self) -> Result<()> {
+        if self.freed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        // SAFETY: the program passed a function of this type.
+        let code = unsafe { self.call(&self.free, Argument::None) };
+        result(&self.free, code, "free")
     }
 }
 
 impl Drop for General {
-    /// Its request was completed and freed: the program frees what it has.
+    /// A request that was freed before it was complete.
     fn drop(&mut self) {
-        // SAFETY: the program passed a function of this type.
-        unsafe { self.call(&self.free, Argument::None) };
+        let _ = self.free();
     }
 }

@@ -33,6 +33,7 @@ mod export;
 mod exports;
 mod grequest;
 mod group;
+mod keyed;
 mod network;
 mod objects;
 mod operation;

@@ -9,7 +9,7 @@ use tautline::tags::Tags;
 
 use crate::attribute::Attributes;
 use crate::constants as c;
-use crate::datatype::Type;
+use crate::datatype::{C_HALF, LOWER_MARK, Type, UPPER_MARK};
 use crate::errhandler::Handler;
 use crate::error::{Error, Result};
 use crate::group::Members;
@@ -44,6 +44,8 @@ pub struct Communicator {
     /// The group that carries its messages, once the members have agreed on it.
     group: OnceLock<Group>,
     pub members: Arc<Members>,
+    /// The other side of an inter-communicator. Its group then has the members of both sides.
+    pub remote: Option<Arc<Members>>,
     /// The rank of this process in it.
     pub rank: u32,
     pub topology: Option<Topology>,
@@ -67,6 +69,7 @@ impl Communicator {
             handle: OnceLock::new(),
             group: OnceLock::new(),
             members,
+            remote: None,
             rank,
             topology,
             errhandler: Mutex::new(Arc::clone(&lock(&like.errhandler))),
@@ -82,6 +85,7 @@ impl Communicator {
             handle: OnceLock::from(handle),
             group: OnceLock::from(group),
             members: Arc::new(Members(members)),
+            remote: None,
             rank,
             topology: None,
             errhandler: Mutex::new(Arc::new(Handler::Fatal)),
@@ -94,6 +98,12 @@ impl Communicator {
     /// The number of members.
     pub fn size(&self) -> usize {
         self.members.0.len()
+    }
+
+    /// The members that messages go to and come from: those of the other side, if it has one.
+    #[inline]
+    pub fn peers(&self) -> &Members {
+        self.remote.as_ref().unwrap_or(&self.members)
     }
 
     /// Its handle.
@@ -159,8 +169,19 @@ static PREDEFINED: LazyLock<Vec<Option<Arc<TypeObject>>>> = LazyLock::new(|| {
     let mut objects = vec![None; 0x100];
     for (handle, name) in c::DATATYPES {
         if let (Some(of), Some(place)) = (Type::predefined(handle), objects.get_mut(handle.0 - FIRST_TYPE)) {
+            // The standard has two names for these, and calls the others synonyms.
+            let name = match handle {
+                c::LONG_LONG => "MPI_LONG_LONG_INT",
+                c::C_FLOAT_COMPLEX => "MPI_C_COMPLEX",
+                _ => name,
+            };
             *place = Some(Arc::new(TypeObject::new(Arc::new(of), name)));
         }
+    }
+    let half = Type::predefined(C_HALF).map(|of| Arc::new(TypeObject::new(Arc::new(of), "MPIX_C_FLOAT16")));
+    objects[C_HALF.0 - FIRST_TYPE] = half;
+    for (handle, name) in [(LOWER_MARK, "MPI_LB"), (UPPER_MARK, "MPI_UB")] {
+        objects[handle.0 - FIRST_TYPE] = Some(Arc::new(TypeObject::new(Arc::new(Type::mark(handle)), name)));
     }
     objects
 });

@@ -119,12 +119,12 @@ impl Operation {
     }
 
     /// `MPI_Cancel`: only receives that no message has matched, and operations of the program, are cancelled.
-    pub fn cancel(&mut self) {
+    pub fn cancel(&mut self) -> Result<()> {
         let Operation::Receive(_) = self else {
-            if let Operation::General(general) = self {
-                general.cancel();
-            }
-            return;
+            return match self {
+                Operation::General(general) => general.cancel(),
+                _ => Ok(()),
+            };
         };
         let cancelled = Completion::with(Status { cancelled: true, ..Status::EMPTY });
         if let Operation::Receive(receiving) = std::mem::replace(self, Operation::Ended(cancelled)) {
@@ -133,6 +133,7 @@ impl Operation {
                 *self = Operation::Receive(Receiving { receive, comm, any, into, room });
             }
         }
+        Ok(())
     }
 }
 
@@ -169,7 +170,7 @@ impl Receiving {
             Ok(Some(ended)) => ended,
             Ok(None) if idle && self.any => {
                 return network()
-                    .check_alive(&self.comm.members.0)
+                    .check_alive(&self.comm.peers().0)
                     .err()
                     .map(|error| Completion::of(Err(error)));
             }
@@ -199,7 +200,7 @@ impl Receiving {
 impl Communicator {
     /// What the program is told of a message.
     pub fn status(&self, found: &tautline::tags::Status) -> Status {
-        let source = self.members.rank_of(found.source).map_or(-1, |rank| rank as i32);
+        let source = self.peers().rank_of(found.source).map_or(-1, |rank| rank as i32);
         Status { source, tag: found.tag.cast_signed(), error: SUCCESS, bytes: found.len, cancelled: false }
     }
 }

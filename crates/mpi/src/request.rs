@@ -7,6 +7,7 @@ use tautline::tags::RequestId;
 use crate::constants as c;
 use crate::error::{Error, Result};
 use crate::foreign::Status;
+use crate::grequest::General;
 use crate::handle::{Comm, Request};
 use crate::objects::{add, lock};
 use crate::operation::{Completion, Operation};
@@ -28,7 +29,8 @@ enum Progress {
     /// A persistent request that is not started.
     Inactive,
     Active(Operation),
-    Complete(Completion),
+    /// It has ended; an operation of the program is freed with its request.
+    Complete(Completion, Option<Arc<General>>),
 }
 
 impl Progress {
@@ -36,7 +38,13 @@ impl Progress {
     fn poll(&mut self, ids: &mut Vec<RequestId>, idle: bool) {
         if let Progress::Active(operation) = self {
             match operation.poll(idle) {
-                Some(completion) => *self = Progress::Complete(completion),
+                Some(completion) => {
+                    let general = match operation {
+                        Operation::General(general) => Some(Arc::clone(general)),
+                        _ => None,
+                    };
+                    *self = Progress::Complete(completion, general);
+                }
                 None => operation.waits_for(ids),
             }
         }
@@ -99,14 +107,14 @@ pub fn free(handle: Request) -> Result<()> {
 /// `MPI_Cancel`.
 pub fn cancel(handle: Request) -> Result<()> {
     let pending = find(handle)?;
-    if let Progress::Active(operation) = &mut *lock(&pending.progress) {
-        operation.cancel();
+    match &mut *lock(&pending.progress) {
+        Progress::Active(operation) => operation.cancel().map_err(|error| error.on(pending.comm)),
+        Progress::Inactive | Progress::Complete(..) => Ok(()),
     }
-    Ok(())
 }
 
 /// The operation of the program behind a request.
-pub fn general(handle: Request) -> Result<Arc<crate::grequest::General>> {
+pub fn general(handle: Request) -> Result<Arc<General>> {
     let pending = find(handle)?;
     match &*lock(&pending.progress) {
         Progress::Active(Operation::General(general)) => Ok(Arc::clone(general)),
@@ -138,7 +146,7 @@ pub fn peek(handle: Request, wait: &mut Wait) -> Result<Option<Outcome>> {
     progress.poll(&mut wait.ids, wait.idle);
     match &*progress {
         Progress::Inactive => Ok(Some(INACTIVE)),
-        Progress::Complete(Completion { status, error }) => {
+        Progress::Complete(Completion { status, error }, _) => {
             let (status, error) = (*status, error.clone());
             Ok(Some(Outcome { status, error, comm: Some(pending.comm), inactive: false }))
         }
@@ -149,16 +157,22 @@ pub fn peek(handle: Request, wait: &mut Wait) -> Result<Option<Outcome>> {
     }
 }
 
-/// Ends a completed request: the handle that the program has afterwards.
-pub fn retire(handle: Request) -> Result<Request> {
+/// Ends a completed request: the handle that the program has afterwards, and why an operation of the program
+/// could not be freed.
+pub fn retire(handle: Request) -> Result<(Request, Option<Error>)> {
     if handle == c::REQUEST_NULL {
-        return Ok(handle);
+        return Ok((handle, None));
     }
     let pending = find(handle)?;
     if pending.start.is_some() {
         *lock(&pending.progress) = Progress::Inactive;
-        return Ok(handle);
+        return Ok((handle, None));
     }
     REQUESTS.remove(handle.0);
-    Ok(c::REQUEST_NULL)
+    let general = match &*lock(&pending.progress) {
+        Progress::Complete(_, general) => general.clone(),
+        Progress::Inactive | Progress::Active(_) => None,
+    };
+    let failed = general.and_then(|general| general.free().err());
+    Ok((c::REQUEST_NULL, failed.map(|error| error.on(pending.comm))))
 }

@@ -101,3 +101,15 @@ fn header_and_library_have_all_functions_of_the_table() {
     let output = folder.run(&folder.compile(&source), &[]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
+
+#[test]
+fn bad_arguments_have_the_classes_of_the_standard() {
+    if !has_compiler("bad_arguments_have_the_classes_of_the_standard") {
+        return;
+    }
+    let folder = Folder::new("bad-arguments");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bad_arguments.c");
+    let output = folder.run(&folder.compile(&source), &[]);
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && stdout == "passed\n", "{stdout}{stderr}");
+}

@@ -283,6 +283,62 @@ static void collectives(int count) {
   free(one), free(all), free(back), free(parts), free(counts), free(displs), free(varied), free(own);
 }
 
+/* Two sides of different sizes: messages, collectives in three forms, duplicates, merging. */
+static void two_sides(void) {
+  if (size < 2) return;
+  int left = rank < (size + 1) / 2, left_size = (size + 1) / 2, value, got, flag, number;
+  MPI_Comm side, inter, copy, merged;
+  OK(MPI_Comm_split(MPI_COMM_WORLD, left, rank, &side));
+  OK(MPI_Intercomm_create(side, 0, MPI_COMM_WORLD, left ? left_size : 0, 77, &inter));
+  OK(MPI_Comm_free(&side));
+  OK(MPI_Comm_test_inter(inter, &flag));
+  OK(MPI_Comm_remote_size(inter, &number));
+  int own = left ? left_size : size - left_size, others = size - own, first = left ? left_size : 0;
+  CHECK(flag && number == others);
+  int local;
+  OK(MPI_Comm_rank(inter, &local));
+  OK(MPI_Comm_dup(inter, &copy));
+
+  /* Ranks of messages are those of the other side. */
+  MPI_Status status;
+  value = rank;
+  if (local < others && local < own) {
+    OK(MPI_Sendrecv(&value, 1, MPI_INT, local, 5, &got, 1, MPI_INT, MPI_ANY_SOURCE, 5, copy, &status));
+    CHECK(got == first + local && status.MPI_SOURCE == local);
+  }
+
+  int *all = malloc(sizeof(int) * size);
+  OK(MPI_Allgather(&value, 1, MPI_INT, all, 1, MPI_INT, inter));
+  for (int i = 0; i < others; i++) CHECK(all[i] == first + i);
+  MPI_Request request;
+  OK(MPI_Iallreduce(&value, &got, 1, MPI_INT, MPI_SUM, inter, &request));
+  OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
+  CHECK(got == others * first + others * (others - 1) / 2);
+  /* The root is the last rank of the left side. */
+  int root = left ? (local == own - 1 ? MPI_ROOT : MPI_PROC_NULL) : others - 1;
+  got = rank == left_size - 1 ? 4711 : 0;
+  OK(MPI_Bcast_init(&got, 1, MPI_INT, root, copy, MPI_INFO_NULL, &request));
+  for (int i = 0; i < 2; i++) {
+    OK(MPI_Start(&request));
+    OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
+    CHECK(got == (left && root == MPI_PROC_NULL ? 0 : 4711));
+  }
+  OK(MPI_Request_free(&request));
+  OK(MPI_Reduce(&value, &got, 1, MPI_INT, MPI_MAX, root, inter));
+  if (root == MPI_ROOT) CHECK(got == size - 1);
+  OK(MPI_Barrier(copy));
+
+  OK(MPI_Intercomm_merge(inter, left, &merged));
+  OK(MPI_Comm_rank(merged, &number));
+  CHECK(number == (left ? size - left_size + local : local));
+  OK(MPI_Allreduce(&value, &got, 1, MPI_INT, MPI_SUM, merged));
+  CHECK(got == size * (size - 1) / 2);
+  OK(MPI_Comm_free(&merged));
+  OK(MPI_Comm_free(&copy));
+  OK(MPI_Comm_free(&inter));
+  free(all);
+}
+
 static void grid(void) {
   int dims[2] = {0, 0}, periods[2] = {1, 1}, coords[2], source, dest, kind;
   MPI_Comm cart, row;
@@ -404,6 +460,7 @@ int main(int argc, char **argv) {
   communicators();
   collectives(1);
   collectives(50000);
+  two_sides();
   grid();
   threads();
   errors();

@@ -29,6 +29,12 @@ fn bits_back(pairs: &[(c_int, c_int)], value: c_int) -> c_int {
 /// Error codes that the program added lie behind the last one that is predefined.
 const LAST_CODE: c_int = 0x3fff_ffff;
 
+/// `MPI_LB` and `MPI_UB`.
+const LOWER_MARK: c_int = 0x4c00_0010;
+const UPPER_MARK: c_int = 0x4c00_0011;
+/// `MPIX_C_FLOAT16`.
+const C_HALF: c_int = 0x4c00_0246;
+
 /// From the representation of the program to that of the core.
 pub mod from {
     use super::*;
@@ -53,8 +59,19 @@ pub mod from {
         comm: Comm, COMM, comm_of_int; group: Group, GROUP, group_of_int; win: Win, WIN, win_of_int;
         session: Session, SESSION, session_of_int; message: Message, MESSAGE, message_of_int;
         info: Info, INFO, info_of_int; errhandler: Errhandler, ERRHANDLER, errhandler_of_int;
-        request: Request, REQUEST, request_of_int; datatype: Datatype, DATATYPE, datatype_of_int;
+        request: Request, REQUEST, request_of_int; known_datatype: Datatype, DATATYPE, datatype_of_int;
         op: Op, OP, op_of_int;
+    }
+
+    /// A datatype; the standard ABI does not have all of this one.
+    #[inline]
+    pub fn datatype(value: c_int) -> tautline_mpi::handle::Datatype {
+        match value {
+            LOWER_MARK => tautline_mpi::datatype::LOWER_MARK,
+            UPPER_MARK => tautline_mpi::datatype::UPPER_MARK,
+            C_HALF => tautline_mpi::datatype::C_HALF,
+            value => known_datatype(value),
+        }
     }
 
     /// Files are pointers here; null is `MPI_FILE_NULL`.
@@ -137,7 +154,18 @@ pub mod to {
     handles! {
         comm: Comm, COMM; group: Group, GROUP; win: Win, WIN; session: Session, SESSION;
         message: Message, MESSAGE; info: Info, INFO; errhandler: Errhandler, ERRHANDLER;
-        request: Request, REQUEST; datatype: Datatype, DATATYPE; op: Op, OP;
+        request: Request, REQUEST; known_datatype: Datatype, DATATYPE; op: Op, OP;
+    }
+
+    /// A datatype; the standard ABI does not have all of this one.
+    #[inline]
+    pub fn datatype(handle: tautline_mpi::handle::Datatype) -> c_int {
+        match handle {
+            tautline_mpi::datatype::LOWER_MARK => LOWER_MARK,
+            tautline_mpi::datatype::UPPER_MARK => UPPER_MARK,
+            tautline_mpi::datatype::C_HALF => C_HALF,
+            handle => known_datatype(handle),
+        }
     }
 
     /// Files are pointers here.

@@ -33,7 +33,7 @@ mod prelude {
     pub mod api {
         use std::ffi::c_int;
 
-        use tautline_mpi::constants::BUFFER_AUTOMATIC;
+        use tautline_mpi::constants::{BUFFER_AUTOMATIC, HOST, IN_PLACE, IO, LASTUSEDCODE};
         use tautline_mpi::error::Result;
         use tautline_mpi::foreign::Foreign;
         use tautline_mpi::handle::Comm;
@@ -50,6 +50,38 @@ mod prelude {
                 minor.set(0, -1);
             }
             Ok(())
+        }
+
+        /// `MPI_Get_address`: the values that stand for something else are those of this ABI.
+        pub unsafe fn get_address(location: Ptr, address: Foreign<i64>) -> Result<()> {
+            let location = match location.addr() {
+                IN_PLACE => std::ptr::without_provenance_mut(usize::MAX),
+                BUFFER_AUTOMATIC => std::ptr::without_provenance_mut(usize::MAX - 1),
+                _ => location,
+            };
+            // SAFETY: the arguments are as the standard says.
+            unsafe { tautline_mpi::api::get_address(location, address) }
+        }
+
+        /// `MPI_Comm_get_attr`: the values of some predefined attributes are constants of this ABI.
+        pub unsafe fn comm_get_attr(comm: Comm, key: c_int, value: Ptr, flag: Foreign<c_int>) -> Result<()> {
+            // SAFETY: the arguments are as the standard says; the place of a predefined attribute is an `int`
+            // that the program must not change.
+            unsafe {
+                tautline_mpi::api::comm_get_attr(comm, key, value, flag)?;
+                if flag.get(0) != 0 && matches!(key, HOST | IO | LASTUSEDCODE) {
+                    let place = value.cast::<*const c_int>();
+                    let found = place.read_unaligned().read();
+                    place.write_unaligned(crate::symbols::attribute(key == LASTUSEDCODE, found));
+                }
+            }
+            Ok(())
+        }
+
+        /// `MPI_Attr_get`.
+        pub unsafe fn attr_get(comm: Comm, key: c_int, value: Ptr, flag: Foreign<c_int>) -> Result<()> {
+            // SAFETY: the arguments are as the standard says.
+            unsafe { comm_get_attr(comm, key, value, flag) }
         }
 
         /// An address that a function of the core has written, as this ABI writes it.

@@ -16,7 +16,7 @@ macro_rules! renamed {
 
 renamed! {
     MPI_Address PMPI_Address(location: Ptr, address: Ptr) = PMPI_Get_address;
-    MPI_Errhandler_create PMPI_Errhandler_create(function: Ptr, errhandler: Ptr) = PMPI_Comm_create_errhandler;
+    MPI_Errhandler_create PMPI_Errhandler_create(function: Ptr, handler: Ptr) = PMPI_Comm_create_errhandler;
     MPI_Errhandler_get PMPI_Errhandler_get(comm: Comm, errhandler: Ptr) = PMPI_Comm_get_errhandler;
     MPI_Errhandler_set PMPI_Errhandler_set(comm: Comm, errhandler: Errhandler) = PMPI_Comm_set_errhandler;
     MPI_Type_hindexed PMPI_Type_hindexed(

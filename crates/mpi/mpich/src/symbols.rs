@@ -1,6 +1,23 @@
 //! Symbols of this ABI that the standard ABI does not have.
 
 use std::ffi::{c_int, c_void};
+use std::sync::{Mutex, PoisonError};
+
+use crate::convert::to;
+
+/// The place of a predefined attribute's value in this ABI, by the value in the core: an error code or a rank.
+/// Places are never freed, since the program may keep their addresses; there is one for each value.
+pub(crate) fn attribute(is_code: bool, value: c_int) -> *const c_int {
+    static PLACES: Mutex<Vec<&'static c_int>> = Mutex::new(Vec::new());
+    let value = if is_code { to::code(value) } else { to::rank(value) };
+    let mut places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(place) = places.iter().find(|place| ***place == value) {
+        return *place;
+    }
+    let place: &'static c_int = Box::leak(Box::new(value));
+    places.push(place);
+    place
+}
 
 /// An address that programs compare with. The library for Fortran sets some.
 #[repr(transparent)]

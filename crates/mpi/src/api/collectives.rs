@@ -4,8 +4,8 @@ use std::ffi::c_int;
 
 use tautline::group::Call;
 
-use super::Ptr;
 use super::plans::{Plan, blocks, data, in_place, lens, mixed, rooted, varied};
+use super::{Ptr, inter};
 use crate::constants as c;
 use crate::error::{Result, ensure};
 use crate::foreign::Foreign;
@@ -65,11 +65,19 @@ collectives! {
 }
 
 unsafe fn plan_barrier(comm: Comm) -> Result<Plan> {
-    Ok(Plan::new(&objects::comm(comm)?, Call::Barrier, Vec::new(), Vec::new()))
+    let object = objects::comm(comm)?;
+    if let Some(inter) = inter::of(&object) {
+        return Ok(inter.barrier());
+    }
+    Ok(Plan::new(&object, Call::Barrier, Vec::new(), Vec::new()))
 }
 
 unsafe fn plan_bcast(buffer: Ptr, count: i64, of: Datatype, root: c_int, comm: Comm) -> Result<Plan> {
-    let (object, root) = rooted(comm, root)?;
+    let object = objects::comm(comm)?;
+    if let Some(inter) = inter::of(&object) {
+        return inter.bcast((buffer, count, of), root);
+    }
+    let root = rooted(&object, root)?;
     let message = data((buffer, count, of))?;
     let call = Call::Broadcast { root, len: message.size() as usize };
     Ok(if object.rank as usize == root {
@@ -90,7 +98,12 @@ unsafe fn plan_gather(
     root: c_int,
     comm: Comm,
 ) -> Result<Plan> {
-    let (object, root) = rooted(comm, root)?;
+    let object = objects::comm(comm)?;
+    if let Some(inter) = inter::of(&object) {
+        let received = |size| blocks((recvbuf, recvcount, recvtype), size);
+        return inter.gather((sendbuf, sendcount, sendtype), received, root);
+    }
+    let root = rooted(&object, root)?;
     if object.rank as usize != root {
         let own = data((sendbuf, sendcount, sendtype))?;
         let call = Call::Gather { root, len: own.size() as usize };
@@ -113,7 +126,13 @@ unsafe fn plan_gatherv(
     root: c_int,
     comm: Comm,
 ) -> Result<Plan> {
-    let (object, root) = rooted(comm, root)?;
+    let object = objects::comm(comm)?;
+    if let Some(inter) = inter::of(&object) {
+        // SAFETY: the arguments are as the standard says.
+        let received = |size| unsafe { varied(recvbuf, recvcounts, displs, recvtype, size) };
+        return inter.gather((sendbuf, sendcount, sendtype), received, root);
+    }
+    let root = rooted(&object, root)?;
     if object.rank as usize != root {
         let own = data((sendbuf, sendcount, sendtype))?;
         let call = Call::GatherVaried { root, len: own.size() as usize, lens: Vec::new() };
@@ -136,7 +155,12 @@ unsafe fn plan_scatter(
     root: c_int,
     comm: Comm,
 ) -> Result<Plan> {
-    let (object, root) = rooted(comm, root)?;
+    let object = objects::comm(comm)?;
+    if let Some(inter) = inter::of(&object) {
+        let sent = |size| blocks((sendbuf, sendcount, sendtype), size);
+        return inter.scatter(sent, (recvbuf, recvcount, recvtype), root);
+    }
+    let root = rooted(&object, root)?;
     if object.rank as usize != root {
         let own = data((recvbuf, recvcount, recvtype))?;
         let call = Call::Scatter { root, len: own.size() as usize };
@@ -159,7 +183,13 @@ unsafe fn plan_scatterv(
     root: c_int,
     comm: Comm,
 ) -> Result<Plan> {
-    let (object, root) = rooted(comm, root)?;
+    let object = objects::comm(comm)?;
+    if let Some(inter) = inter::of(&object) {
+        // SAFETY: the arguments are as the standard says.
+        let sent = |size| unsafe { varied(sendbuf, sendcounts, displs, sendtype, size) };
+        return inter.scatter(sent, (recvbuf, recvcount, recvtype), root);
+    }
+    let root = rooted(&object, root)?;
     if object.rank as usize != root {
         let own = data((recvbuf, recvcount, recvtype))?;
         let call = Call::ScatterVaried { root, len: own.size() as usize, lens: Vec::new() };
@@ -182,6 +212,9 @@ unsafe fn plan_allgather(
     comm: Comm,
 ) -> Result<Plan> {
     let object = objects::comm(comm)?;
+    if let Some(inter) = inter::of(&object) {
+        return inter.allgather((sendbuf, sendcount, sendtype), (recvbuf, recvcount, recvtype));
+    }
     let output = blocks((recvbuf, recvcount, recvtype), object.size())?;
     let own = match in_place(sendbuf) {
         true => output[object.rank as usize].clone(),
@@ -202,6 +235,11 @@ unsafe fn plan_allgatherv(
     comm: Comm,
 ) -> Result<Plan> {
     let object = objects::comm(comm)?;
+    if let Some(inter) = inter::of(&object) {
+        let own = (sendbuf, sendcount, sendtype);
+        // SAFETY: the arguments are as the standard says.
+        return unsafe { inter.allgatherv(own, recvbuf, (recvcounts, displs), recvtype) };
+    }
     // SAFETY: the arguments are as the standard says.
     let output = unsafe { varied(recvbuf, recvcounts, displs, recvtype, object.size())? };
     let own = match in_place(sendbuf) {
@@ -221,6 +259,9 @@ unsafe fn plan_alltoall(
     comm: Comm,
 ) -> Result<Plan> {
     let object = objects::comm(comm)?;
+    if let Some(inter) = inter::of(&object) {
+        return inter.alltoall((sendbuf, sendcount, sendtype), (recvbuf, recvcount, recvtype));
+    }
     let output = blocks((recvbuf, recvcount, recvtype), object.size())?;
     let input = match in_place(sendbuf) {
         true => output.clone(),
@@ -245,6 +286,11 @@ unsafe fn plan_alltoallv(
     comm: Comm,
 ) -> Result<Plan> {
     let object = objects::comm(comm)?;
+    if let Some(inter) = inter::of(&object) {
+        let sent = (sendbuf, sendcounts, sdispls, sendtype);
+        // SAFETY: the arguments are as the standard says.
+        return unsafe { inter.alltoallv(sent, (recvbuf, recvcounts, rdispls, recvtype)) };
+    }
     let size = object.size();
     // SAFETY: the arguments are as the standard says.
     let (input, output) = unsafe {
@@ -268,6 +314,11 @@ unsafe fn plan_alltoallw(
     comm: Comm,
 ) -> Result<Plan> {
     let object = objects::comm(comm)?;
+    if let Some(inter) = inter::of(&object) {
+        let sent = (sendbuf, sendcounts, sdispls, sendtypes);
+        // SAFETY: the arguments are as the standard says.
+        return unsafe { inter.alltoallw(sent, (recvbuf, recvcounts, rdispls, recvtypes)) };
+    }
     let size = object.size();
     // SAFETY: the arguments are as the standard says.
     let (input, output) = unsafe {

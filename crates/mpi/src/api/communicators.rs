@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tautline::group::{Call, Group};
 
-use super::{Ptr, groups, infos, set_string, string};
+use super::{Ptr, groups, infos, intercommunicators, set_string, string};
 use crate::attribute::{Attributes, Owner};
 use crate::call::Object;
 use crate::constants as c;
@@ -36,20 +36,20 @@ pub unsafe fn comm_rank(comm: Comm, rank: Foreign<c_int>) -> Result<()> {
 /// `MPI_Comm_compare`.
 pub unsafe fn comm_compare(one: Comm, two: Comm, result: Foreign<c_int>) -> Result<()> {
     let (first, second) = (objects::comm(one)?, objects::comm(two)?);
-    let compared = match first.members.compare(&second.members) {
-        c::IDENT if one != two => c::CONGRUENT,
-        other => other,
+    let local = first.members.compare(&second.members);
+    let both = match (&first.remote, &second.remote) {
+        (None, None) => [local, local],
+        (Some(first), Some(second)) => [local, first.compare(second)],
+        _ => [c::UNEQUAL; 2],
+    };
+    let compared = match both {
+        [c::IDENT, c::IDENT] if one == two => c::IDENT,
+        [c::IDENT, c::IDENT] => c::CONGRUENT,
+        both if both.contains(&c::UNEQUAL) => c::UNEQUAL,
+        _ => c::SIMILAR,
     };
     // SAFETY: the arguments are as the standard says.
     unsafe { result.set(0, compared) };
-    Ok(())
-}
-
-/// `MPI_Comm_test_inter`.
-pub unsafe fn comm_test_inter(comm: Comm, flag: Foreign<c_int>) -> Result<()> {
-    objects::comm(comm)?;
-    // SAFETY: the arguments are as the standard says.
-    unsafe { flag.set(0, 0) };
     Ok(())
 }
 
@@ -83,6 +83,7 @@ pub(super) fn make_subset(
     ranks: &[usize],
     topology: Option<Topology>,
 ) -> Result<Comm> {
+    intercommunicators::ensure_intra(parent)?;
     make(parent, parent.group()?.subset(ranks).map_err(failure)?, topology)
 }
 
@@ -91,7 +92,9 @@ unsafe fn copy(object: &Communicator, comm: Comm) -> Result<Communicator> {
     // SAFETY: the program's callbacks keep to the standard.
     let attributes = unsafe { object.attributes.copy(&Owner(Object::Comm(comm), None))? };
     let (members, topology) = (Arc::clone(&object.members), object.topology.clone());
-    Ok(Communicator::like(object, members, object.rank, attributes, topology))
+    let mut made = Communicator::like(object, members, object.rank, attributes, topology);
+    made.remote.clone_from(&object.remote);
+    Ok(made)
 }
 
 /// `MPI_Comm_dup`.
@@ -99,6 +102,7 @@ pub unsafe fn comm_dup(comm: Comm, new: Foreign<Comm>) -> Result<()> {
     let object = objects::comm(comm)?;
     // SAFETY: the arguments are as the standard says.
     unsafe {
+        new.set(0, c::COMM_NULL);
         let made = copy(&object, comm)?;
         made.set_group(object.group()?.duplicate().map_err(failure)?);
         new.set(0, objects::add_comm(made)?);
@@ -106,11 +110,21 @@ pub unsafe fn comm_dup(comm: Comm, new: Foreign<Comm>) -> Result<()> {
     Ok(())
 }
 
+/// The hints that a communicator keeps: those of the standard. Others are ignored.
+fn hints(info: Info) -> Result<Vec<(String, String)>> {
+    if info == c::INFO_NULL {
+        return Ok(Vec::new());
+    }
+    let mut hints = lock(&*objects::info(info)?).clone();
+    hints.retain(|(key, _)| key.starts_with("mpi_"));
+    Ok(hints)
+}
+
 /// `MPI_Comm_dup_with_info`.
 pub unsafe fn comm_dup_with_info(comm: Comm, info: Info, new: Foreign<Comm>) -> Result<()> {
     // SAFETY: the arguments are as the standard says.
     unsafe {
-        let hints = if info == c::INFO_NULL { Vec::new() } else { lock(&*objects::info(info)?).clone() };
+        let hints = hints(info)?;
         comm_dup(comm, new)?;
         *lock(&objects::comm(new.get(0))?.info) = hints;
     }
@@ -121,15 +135,18 @@ pub unsafe fn comm_dup_with_info(comm: Comm, info: Info, new: Foreign<Comm>) -> 
 /// chooses its number.
 pub unsafe fn comm_idup(comm: Comm, new: Foreign<Comm>, request: Foreign<Request>) -> Result<()> {
     let object = objects::comm(comm)?;
-    let input = if object.rank == 0 { objects::new_id()?.to_le_bytes().to_vec() } else { Vec::new() };
+    let ranks = object.group()?.ranks().to_vec();
+    let first = object.group()?.member() == 0;
+    let input = if first { objects::new_id()?.to_le_bytes().to_vec() } else { Vec::new() };
     // SAFETY: the arguments are as the standard says.
     unsafe {
+        new.set(0, c::COMM_NULL);
         let handle = objects::add_comm(copy(&object, comm)?)?;
         let made = objects::comm(handle)?;
         let finish = move |bytes: &[u8]| {
             let id = bytes.try_into().map(u32::from_le_bytes);
             let id = id.map_err(|_| Error::new(c::ERR_INTERN, "the number of a group has 4 bytes"))?;
-            made.set_group(Group::with_id(network().tags(), &made.members.0, id).map_err(failure)?);
+            made.set_group(Group::with_id(network().tags(), &ranks, id).map_err(failure)?);
             Ok(())
         };
         let call = Call::Broadcast { root: 0, len: 4 };
@@ -149,7 +166,7 @@ pub unsafe fn comm_idup_with_info(
 ) -> Result<()> {
     // SAFETY: the arguments are as the standard says.
     unsafe {
-        let hints = if info == c::INFO_NULL { Vec::new() } else { lock(&*objects::info(info)?).clone() };
+        let hints = hints(info)?;
         comm_idup(comm, new, request)?;
         *lock(&objects::comm(new.get(0))?.info) = hints;
     }
@@ -158,6 +175,9 @@ pub unsafe fn comm_idup_with_info(
 
 fn split(comm: Comm, color: Option<u32>, key: c_int) -> Result<Comm> {
     let object = objects::comm(comm)?;
+    if object.remote.is_some() {
+        return intercommunicators::split(&object, color, key);
+    }
     make(&object, object.group()?.split(color, key.into()).map_err(failure)?, None)
 }
 
@@ -215,8 +235,13 @@ fn ranks_in(comm: &Communicator, group: handle::Group) -> Result<Vec<usize>> {
 /// `MPI_Comm_create`.
 pub unsafe fn comm_create(comm: Comm, group: handle::Group, new: Foreign<Comm>) -> Result<()> {
     let object = objects::comm(comm)?;
+    let ranks = ranks_in(&object, group)?;
+    let made = match object.remote {
+        Some(_) => intercommunicators::create(&object, group)?,
+        None => make_subset(&object, &ranks, None)?,
+    };
     // SAFETY: the arguments are as the standard says.
-    unsafe { new.set(0, make_subset(&object, &ranks_in(&object, group)?, None)?) };
+    unsafe { new.set(0, made) };
     Ok(())
 }
 
@@ -228,6 +253,7 @@ pub unsafe fn comm_create_group(
     new: Foreign<Comm>,
 ) -> Result<()> {
     let object = objects::comm(comm)?;
+    intercommunicators::ensure_intra(&object)?;
     let tag = u32::try_from(tag).map_err(|_| Error::new(c::ERR_TAG, format!("the tag is {tag}")))?;
     ranks_in(&object, group)?;
     let members = objects::group(group)?;
@@ -286,7 +312,8 @@ pub unsafe fn comm_get_name(comm: Comm, name: Ptr, length: Foreign<c_int>) -> Re
 /// `MPI_Comm_set_info`.
 pub unsafe fn comm_set_info(comm: Comm, info: Info) -> Result<()> {
     let object = objects::comm(comm)?;
-    *lock(&object.info) = lock(&*objects::info(info)?).clone();
+    objects::info(info)?;
+    *lock(&object.info) = hints(info)?;
     Ok(())
 }
 

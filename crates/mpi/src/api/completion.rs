@@ -51,11 +51,27 @@ unsafe fn give(
     // SAFETY: the arguments are as the standard says.
     unsafe {
         set_status(status, 0, outcome.status);
-        requests.set(index, request::retire(requests.get(index))?);
+        let (handle, not_freed) = request::retire(requests.get(index))?;
+        requests.set(index, handle);
+        match (&outcome.error, not_freed) {
+            (Some(error), _) => Err(outcome.comm.map_or(error.clone(), |comm| error.clone().on(comm))),
+            (None, Some(error)) => Err(error),
+            (None, None) => Ok(()),
+        }
     }
-    match &outcome.error {
-        Some(error) => Err(outcome.comm.map_or(error.clone(), |comm| error.clone().on(comm))),
-        None => Ok(()),
+}
+
+/// Ends a completed request; the status gets the error if an operation of the program could not be freed.
+unsafe fn end(requests: Foreign<Request>, index: usize, outcome: &Outcome) -> Result<Status> {
+    // SAFETY: the arguments are as the standard says.
+    unsafe {
+        let (handle, not_freed) = request::retire(requests.get(index))?;
+        requests.set(index, handle);
+        let mut status = outcome.status;
+        if let (c::SUCCESS, Some(error)) = (status.error, not_freed) {
+            status.error = error.code;
+        }
+        Ok(status)
     }
 }
 
@@ -128,20 +144,24 @@ unsafe fn give_all(
     requests: Foreign<Request>,
     statuses: Foreign<Status>,
 ) -> Result<()> {
-    // SAFETY: the arguments are as the standard says.
-    unsafe {
-        for (index, outcome) in outcomes.iter().enumerate() {
-            requests.set(index, request::retire(requests.get(index))?);
-            statuses.set(index, outcome.status);
+    let mut failed = None;
+    for (index, outcome) in outcomes.iter().enumerate() {
+        // SAFETY: the arguments are as the standard says.
+        unsafe {
+            let status = end(requests, index, outcome)?;
+            statuses.set(index, status);
+            failed = failed.or((status.error != c::SUCCESS).then_some(outcome));
         }
     }
-    match outcomes.iter().find(|outcome| outcome.status.error != c::SUCCESS) {
-        Some(failed) => {
-            let error = Error::new(c::ERR_IN_STATUS, "an operation failed; the statuses say which");
-            Err(failed.comm.map_or(error.clone(), |comm| error.on(comm)))
-        }
-        None => Ok(()),
-    }
+    in_status(failed)
+}
+
+/// The error of a call for several operations, of which this one was the first to fail.
+fn in_status(failed: Option<&Outcome>) -> Result<()> {
+    let Some(outcome) = failed else { return Ok(()) };
+    let why = outcome.error.as_ref().map_or_else(|| "its free function failed".to_owned(), Error::to_string);
+    let error = Error::new(c::ERR_IN_STATUS, format!("an operation failed, the first with {why}"));
+    Err(outcome.comm.map_or(error.clone(), |comm| error.on(comm)))
 }
 
 /// `MPI_Waitall`.
@@ -292,17 +312,12 @@ unsafe fn give_some(
     unsafe {
         show_some(found, places, statuses);
         let mut failed = None;
-        for (index, outcome) in found.into_iter().flatten() {
-            requests.set(*index, request::retire(requests.get(*index))?);
-            failed = failed.or(outcome.error.as_ref().map(|_| outcome.comm));
+        for (place, (index, outcome)) in found.into_iter().flatten().enumerate() {
+            let status = end(requests, *index, outcome)?;
+            statuses.set(place, status);
+            failed = failed.or((status.error != c::SUCCESS).then_some(outcome));
         }
-        match failed {
-            Some(comm) => {
-                let error = Error::new(c::ERR_IN_STATUS, "an operation failed; the statuses say which");
-                Err(comm.map_or(error.clone(), |comm| error.on(comm)))
-            }
-            None => Ok(()),
-        }
+        in_status(failed)
     }
 }
 
@@ -407,8 +422,15 @@ pub unsafe fn grequest_start(
     request: Foreign<Request>,
 ) -> Result<()> {
     let extra_state = extra_state.expose_provenance();
-    let (by_reference, complete) = (AtomicBool::new(false), AtomicBool::new(false));
-    let general = General { by_reference, query, free, cancel, extra_state, complete };
+    let general = General {
+        by_reference: AtomicBool::new(false),
+        query,
+        free,
+        cancel,
+        extra_state,
+        complete: AtomicBool::new(false),
+        freed: AtomicBool::new(false),
+    };
     let operation = Operation::General(Arc::new(general));
     // SAFETY: the arguments are as the standard says.
     unsafe { request.set(0, request::started(c::COMM_SELF, operation)?) };

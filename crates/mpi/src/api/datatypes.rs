@@ -41,6 +41,7 @@ pub unsafe fn type_dup(oldtype: Datatype, newtype: Foreign<Datatype>) -> Result<
     let old = objects::datatype(oldtype)?;
     // SAFETY: the arguments are as the standard says.
     unsafe {
+        newtype.set(0, c::DATATYPE_NULL);
         let attributes = old.attributes.copy(&Owner(Object::None, Some(oldtype)))?;
         let copy = TypeObject { attributes, ..TypeObject::new(Arc::new(Type::dup(&old.of)), "") };
         newtype.set(0, objects::add(&TYPES, Arc::new(copy))?);

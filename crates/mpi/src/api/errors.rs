@@ -112,7 +112,10 @@ fn remove(code: c_int, is_class: bool) -> Result<()> {
         return Ok(());
     }
     let kind = if is_class { "class" } else { "code" };
-    Err(Error::new(c::ERR_ARG, format!("{code} is no error {kind} of the program, or is in use")))
+    Err(Error::new(
+        c::ERR_ARG,
+        format!("{code} is no error {kind} of the program, is in use, or has a string"),
+    ))
 }
 
 /// `MPI_Remove_error_class`.

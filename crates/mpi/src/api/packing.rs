@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use super::Ptr;
+use super::{Ptr, string};
 use crate::constants as c;
 use crate::datatype::Message;
 use crate::error::{Error, Result, count as natural, ensure};
@@ -82,6 +82,79 @@ pub unsafe fn unpack(
             message.unpack(0, std::slice::from_raw_parts(input.cast::<u8>().offset(at as isize), bytes));
         }
         position.set(0, at + bytes as i64);
+    }
+    Ok(())
+}
+
+/// The message and its size in the representation that the program names.
+unsafe fn external(datarep: Ptr, at: Ptr, count: i64, datatype: Datatype) -> Result<(Message, u64)> {
+    // SAFETY: the arguments are as the standard says.
+    let name = unsafe { string(datarep, "datarep")? };
+    ensure(name == "external32", c::ERR_UNSUPPORTED_DATAREP, || {
+        format!("the data representation is `{name}`, and only `external32` is supported")
+    })?;
+    let message = message(at, count, datatype)?;
+    let size = message.external_size();
+    let size = size.ok_or_else(|| Error::new(c::ERR_COUNT, "the packed size does not fit MPI_Count"))?;
+    Ok((message, size))
+}
+
+/// `MPI_Pack_external_size`.
+pub unsafe fn pack_external_size(
+    datarep: Ptr,
+    count: i64,
+    datatype: Datatype,
+    size: Foreign<i64>,
+) -> Result<()> {
+    // Nothing is read from this address.
+    let nowhere = std::ptr::dangling_mut::<u128>().cast();
+    // SAFETY: the arguments are as the standard says.
+    unsafe { size.set(0, external(datarep, nowhere, count, datatype)?.1.cast_signed()) };
+    Ok(())
+}
+
+/// `MPI_Pack_external`.
+pub unsafe fn pack_external(
+    datarep: Ptr,
+    input: Ptr,
+    count: i64,
+    datatype: Datatype,
+    output: Ptr,
+    size: i64,
+    position: Foreign<i64>,
+) -> Result<()> {
+    // SAFETY: the arguments are as the standard says; the room was checked.
+    unsafe {
+        let (message, bytes) = external(datarep, input, count, datatype)?;
+        let at = room(size, position.get(0), bytes)?;
+        if bytes > 0 {
+            let out = output.cast::<u8>().offset(at as isize);
+            message.pack_external(std::slice::from_raw_parts_mut(out, bytes as usize));
+        }
+        position.set(0, at + bytes.cast_signed());
+    }
+    Ok(())
+}
+
+/// `MPI_Unpack_external`.
+pub unsafe fn unpack_external(
+    datarep: Ptr,
+    input: Ptr,
+    size: i64,
+    position: Foreign<i64>,
+    output: Ptr,
+    count: i64,
+    datatype: Datatype,
+) -> Result<()> {
+    // SAFETY: the arguments are as the standard says; the room was checked.
+    unsafe {
+        let (message, bytes) = external(datarep, output, count, datatype)?;
+        let at = room(size, position.get(0), bytes)?;
+        if bytes > 0 {
+            let from = input.cast::<u8>().offset(at as isize);
+            message.unpack_external(std::slice::from_raw_parts(from, bytes as usize));
+        }
+        position.set(0, at + bytes.cast_signed());
     }
     Ok(())
 }

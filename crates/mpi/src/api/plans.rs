@@ -12,7 +12,7 @@ use crate::constants as c;
 use crate::datatype::Message;
 use crate::error::{Error, Result, ensure};
 use crate::foreign::Foreign;
-use crate::handle::{Comm, Datatype, Request};
+use crate::handle::{Datatype, Request};
 use crate::network::failure;
 use crate::objects::{self, Communicator, lock};
 use crate::operation::{Finish, Operation};
@@ -46,7 +46,17 @@ impl Plan {
             }
             Ok(())
         };
-        Plan { comm: Arc::clone(comm), call, input, finish: Arc::new(finish) }
+        Plan::with_finish(comm, call, input, Arc::new(finish))
+    }
+
+    /// A collective whose output is given to `finish`.
+    pub(super) fn with_finish(
+        comm: &Arc<Communicator>,
+        call: Call,
+        input: Vec<Message>,
+        finish: Finish,
+    ) -> Plan {
+        Plan { comm: Arc::clone(comm), call, input, finish }
     }
 
     /// The packed input.
@@ -137,14 +147,11 @@ pub(super) fn in_place(at: Ptr) -> bool {
     at.addr() == c::IN_PLACE
 }
 
-/// A communicator and a root in it.
-pub(super) fn rooted(comm: Comm, root: c_int) -> Result<(Arc<Communicator>, usize)> {
-    let object = objects::comm(comm)?;
-    let found = usize::try_from(root).ok().filter(|root| *root < object.size());
-    let size = object.size();
-    let root = found
-        .ok_or_else(|| Error::new(c::ERR_ROOT, format!("root {root} is not in a communicator of {size}")))?;
-    Ok((object, root))
+/// A root in a communicator.
+pub(super) fn rooted(comm: &Communicator, root: c_int) -> Result<usize> {
+    let size = comm.size();
+    let found = usize::try_from(root).ok().filter(|root| *root < size);
+    found.ok_or_else(|| Error::new(c::ERR_ROOT, format!("root {root} is not in a communicator of {size}")))
 }
 
 /// The memory of one message of a collective.

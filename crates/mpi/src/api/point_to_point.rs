@@ -35,13 +35,13 @@ enum Mode {
 
 /// A rank of a communicator as a rank of the job.
 pub(super) fn rank_in(comm: &Communicator, rank: c_int) -> Result<u32> {
-    let found = usize::try_from(rank).ok().and_then(|rank| comm.members.0.get(rank));
+    let found = usize::try_from(rank).ok().and_then(|rank| comm.peers().0.get(rank));
     found.copied().ok_or_else(|| {
-        Error::new(c::ERR_RANK, format!("rank {rank} is not in a communicator of {}", comm.size()))
+        Error::new(c::ERR_RANK, format!("rank {rank} is not in a communicator of {}", comm.peers().0.len()))
     })
 }
 
-fn check_tag(tag: c_int) -> Result<u32> {
+pub(super) fn check_tag(tag: c_int) -> Result<u32> {
     ensure((0..=TAG_UB).contains(&tag), c::ERR_TAG, || format!("the tag is {tag}"))?;
     Ok(tag.cast_unsigned())
 }
@@ -74,28 +74,35 @@ unsafe fn bytes(message: &Message) -> Cow<'_, [u8]> {
     }
 }
 
-/// Starts a send.
-unsafe fn start_send(
-    data: (Ptr, i64, Datatype),
-    (dest, tag, comm): (c_int, c_int, Comm),
-    mode: Mode,
-) -> Result<Operation> {
+/// Where a message goes: communicator, rank of the job, `None` for `MPI_PROC_NULL`, and tag.
+type Destination = (Arc<Communicator>, Option<u32>, u32);
+
+fn destination((dest, tag, comm): (c_int, c_int, Comm)) -> Result<Destination> {
     let object = objects::comm(comm)?;
-    let message = message(data.0, data.1, data.2)?;
     let tag = check_tag(tag)?;
-    if dest == c::PROC_NULL {
-        return Ok(Operation::Ended(Completion::EMPTY));
-    }
-    let to = rank_in(&object, dest)?;
-    let tags = object.tags()?;
+    let to = if dest == c::PROC_NULL { None } else { Some(rank_in(&object, dest)?) };
+    Ok((object, to, tag))
+}
+
+/// Starts a send.
+unsafe fn start_send(data: (Ptr, i64, Datatype), to: (c_int, c_int, Comm), mode: Mode) -> Result<Operation> {
+    let to = destination(to)?;
+    // SAFETY: as promised by the caller.
+    unsafe { send_message(&message(data.0, data.1, data.2)?, &to, mode) }
+}
+
+/// Starts to send a message.
+unsafe fn send_message(message: &Message, (object, to, tag): &Destination, mode: Mode) -> Result<Operation> {
+    let (tags, tag) = (object.tags()?, *tag);
+    let Some(to) = *to else { return Ok(Operation::Ended(Completion::EMPTY)) };
     trace::sent(to, message.size());
     // SAFETY: the program leaves the memory alone until the send is complete.
-    let bytes = unsafe { bytes(&message) };
+    let bytes = unsafe { bytes(message) };
     if mode != Mode::Synchronous && tags.try_send(to, tag, &bytes).map_err(failure)? {
         return Ok(Operation::Ended(Completion::EMPTY));
     }
     // SAFETY: as above.
-    let place = unsafe { region(&message) };
+    let place = unsafe { region(message) };
     let send = match (mode, place) {
         (Mode::Buffered, _) => {
             let send = tags.start_send(to, tag, bytes.into_owned()).map_err(failure)?;
@@ -111,6 +118,7 @@ unsafe fn start_send(
 }
 
 /// Which messages a receive takes: source in the job and tag, `None` for any.
+#[derive(Clone)]
 pub(super) struct Pattern {
     pub comm: Arc<Communicator>,
     pub source: Option<u32>,
@@ -151,7 +159,12 @@ unsafe fn start_receive(
     (source, tag, comm): (c_int, c_int, Comm),
 ) -> Result<Operation> {
     let pattern = pattern(source, tag, comm)?;
-    let message = message(data.0, data.1, data.2)?;
+    // SAFETY: as promised by the caller.
+    unsafe { receive_message(message(data.0, data.1, data.2)?, pattern) }
+}
+
+/// Starts to receive a message that the pattern describes; from nobody without one.
+unsafe fn receive_message(message: Message, pattern: Option<Pattern>) -> Result<Operation> {
     let Some(Pattern { comm, source, tag }) = pattern else {
         return Ok(Operation::Ended(Completion::with(FROM_NOBODY)));
     };
@@ -206,18 +219,11 @@ macro_rules! sends {
             comm: Comm,
             request: Foreign<Request>,
         ) -> Result<()> {
-            let object = objects::comm(comm)?;
-            message(buf, count, of)?;
-            check_tag(tag)?;
-            if dest != c::PROC_NULL {
-                rank_in(&object, dest)?;
-            }
-            let at = buf.expose_provenance();
-            let start = move || {
-                let buf = std::ptr::with_exposed_provenance_mut(at);
-                // SAFETY: the program keeps to the standard.
-                unsafe { start_send((buf, count, of), (dest, tag, comm), $mode) }
-            };
+            // The request keeps the datatype and the communicator, whatever becomes of their handles.
+            let to = destination((dest, tag, comm))?;
+            let message = message(buf, count, of)?;
+            // SAFETY: the program keeps to the standard.
+            let start = move || unsafe { send_message(&message, &to, $mode) };
             // SAFETY: the arguments are as the standard says.
             unsafe { request.set(0, request::persistent(comm, Box::new(start))?) };
             Ok(())
@@ -289,14 +295,10 @@ pub unsafe fn recv_init(
     comm: Comm,
     request: Foreign<Request>,
 ) -> Result<()> {
-    pattern(source, tag, comm)?;
-    message(buf, count, of)?;
-    let at = buf.expose_provenance();
-    let start = move || {
-        let buf = std::ptr::with_exposed_provenance_mut(at);
-        // SAFETY: the program keeps to the standard.
-        unsafe { start_receive((buf, count, of), (source, tag, comm)) }
-    };
+    let pattern = pattern(source, tag, comm)?;
+    let message = message(buf, count, of)?;
+    // SAFETY: the program keeps to the standard.
+    let start = move || unsafe { receive_message(message.clone(), pattern.clone()) };
     // SAFETY: the arguments are as the standard says.
     unsafe { request.set(0, request::persistent(comm, Box::new(start))?) };
     Ok(())

@@ -36,7 +36,7 @@ fn wait_for<T>(pattern: &Pattern, mut look: impl FnMut() -> Result<Option<T>>) -
         waiting::progress()?;
         let here = tags.probe_within(pattern.source, pattern.tag, waiting::probe_time()).map_err(failure)?;
         if here.is_none() && pattern.source.is_none() {
-            network().check_alive(&pattern.comm.members.0)?;
+            network().check_alive(&pattern.comm.peers().0)?;
         }
     }
 }

@@ -4,9 +4,10 @@ use std::ffi::c_int;
 
 use tautline::group::{Call, Reduction};
 
-use super::Ptr;
+use super::intercommunicators::ensure_intra;
 use super::packing::message;
 use super::plans::{Plan, data, in_place, rooted};
+use super::{Ptr, inter};
 use crate::constants as c;
 use crate::datatype::Message;
 use crate::error::{Error, Result};
@@ -42,12 +43,17 @@ collectives! {
     );
 }
 
-/// The reduction of an operation on a datatype.
-fn reduction(op: Op, of: Datatype) -> Result<Reduction> {
+/// An operation on a datatype.
+pub(super) fn reducer(op: Op, of: Datatype) -> Result<Reducer> {
     let (operation, object) = (objects::op(op)?, objects::datatype(of)?);
     operation.check(&object.of)?;
-    let commutes = operation.commutes();
-    let reducer = Reducer { operation, of: object.of.clone(), handle: of };
+    Ok(Reducer { operation, of: object.of.clone(), handle: of })
+}
+
+/// The reduction of an operation on a datatype.
+fn reduction(op: Op, of: Datatype) -> Result<Reduction> {
+    let reducer = reducer(op, of)?;
+    let commutes = reducer.operation.commutes();
     // Elements without bytes are combined by doing nothing.
     let unit = reducer.element().max(1);
     Ok(Reduction::new(unit, commutes, move |lower, upper| reducer.combine(lower, upper)))
@@ -68,8 +74,11 @@ unsafe fn plan_reduce(
     root: c_int,
     comm: Comm,
 ) -> Result<Plan> {
-    let (object, root) = rooted(comm, root)?;
-    let with = reduction(op, of)?;
+    let object = objects::comm(comm)?;
+    if let Some(inter) = inter::of(&object) {
+        return inter.reduce((sendbuf, recvbuf), (count, of), op, root);
+    }
+    let (root, with) = (rooted(&object, root)?, reduction(op, of)?);
     if object.rank as usize != root {
         let value = data((sendbuf, count, of))?;
         let call = Call::Reduce { root, len: value.size() as usize, with };
@@ -88,7 +97,11 @@ unsafe fn plan_allreduce(
     op: Op,
     comm: Comm,
 ) -> Result<Plan> {
-    let (object, with) = (objects::comm(comm)?, reduction(op, of)?);
+    let object = objects::comm(comm)?;
+    if let Some(inter) = inter::of(&object) {
+        return inter.allreduce((sendbuf, recvbuf), (count, of), op);
+    }
+    let with = reduction(op, of)?;
     let (value, result) = own(sendbuf, recvbuf, count, of)?;
     let call = Call::AllReduce { len: value.size() as usize, with };
     Ok(Plan::new(&object, call, vec![value], vec![result]))
@@ -103,6 +116,7 @@ unsafe fn plan_scan(
     comm: Comm,
 ) -> Result<Plan> {
     let (object, with) = (objects::comm(comm)?, reduction(op, of)?);
+    ensure_intra(&object)?;
     let (value, result) = own(sendbuf, recvbuf, count, of)?;
     let call = Call::Scan { len: value.size() as usize, with };
     Ok(Plan::new(&object, call, vec![value], vec![result]))
@@ -117,6 +131,7 @@ unsafe fn plan_exscan(
     comm: Comm,
 ) -> Result<Plan> {
     let (object, with) = (objects::comm(comm)?, reduction(op, of)?);
+    ensure_intra(&object)?;
     let first = object.rank == 0;
     // The first rank may pass no memory for a result that it does not get.
     let (value, result) = match first && !in_place(sendbuf) {
@@ -134,7 +149,11 @@ unsafe fn scattered(
     (of, op): (Datatype, Op),
     comm: Comm,
 ) -> Result<Plan> {
-    let (object, with) = (objects::comm(comm)?, reduction(op, of)?);
+    let object = objects::comm(comm)?;
+    if let Some(inter) = inter::of(&object) {
+        return inter.reduce_scatter((sendbuf, recvbuf), counts, (op, of));
+    }
+    let with = reduction(op, of)?;
     let total = counts.iter().try_fold(0_i64, |total, count| total.checked_add(*count));
     let total = total.ok_or_else(|| Error::new(c::ERR_COUNT, "the counts are too large"))?;
     let result = data((recvbuf, counts[object.rank as usize], of))?;

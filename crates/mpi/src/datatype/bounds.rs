@@ -10,8 +10,8 @@ pub struct Bounds {
     pub lower: i64,
     /// The upper bound.
     pub upper: i64,
-    /// Whether the program set the bounds. Such bounds outweigh those of data.
-    pub marked: bool,
+    /// Whether the program set the lower and the upper bound. Such bounds outweigh those of data.
+    pub marked: (bool, bool),
     /// The first and the last byte of data, if there is any.
     pub data: Option<(i64, i64)>,
     /// The strictest alignment of an element.
@@ -20,7 +20,7 @@ pub struct Bounds {
 
 impl Bounds {
     /// The bounds of a datatype without elements.
-    pub const EMPTY: Bounds = Bounds { lower: 0, upper: 0, marked: false, data: None, align: 1 };
+    pub const EMPTY: Bounds = Bounds { lower: 0, upper: 0, marked: (false, false), data: None, align: 1 };
 
     /// The distance from one copy to the next.
     pub fn extent(&self) -> i64 {
@@ -29,7 +29,7 @@ impl Bounds {
 
     /// The bounds of `count` copies, `stride` bytes apart, the first at `at`.
     pub fn repeated(&self, at: i64, count: i64, stride: i64) -> Result<Bounds> {
-        if count == 0 || (self.data.is_none() && !self.marked) {
+        if count == 0 || (self.data.is_none() && self.marked == (false, false)) {
             return Ok(Bounds::EMPTY);
         }
         let last = add(at, mul(count - 1, stride)?)?;
@@ -51,19 +51,27 @@ impl Bounds {
             (Some(one), Some(two)) => Some((one.0.min(two.0), one.1.max(two.1))),
             (one, two) => one.or(two),
         };
-        let counts = |bounds: &Bounds| bounds.marked || bounds.data.is_some();
-        let base = match (counts(self), counts(other)) {
-            (_, false) => *self,
-            (false, true) => *other,
-            _ if self.marked != other.marked => *if self.marked { self } else { other },
-            _ => Bounds { lower: self.lower.min(other.lower), upper: self.upper.max(other.upper), ..*self },
-        };
-        Bounds { align, data, ..base }
+        // A bound counts if it was set, or if there is data and no bound was set.
+        let lower = |bounds: &Bounds| bounds.marked.0.then_some(bounds.lower);
+        let upper = |bounds: &Bounds| bounds.marked.1.then_some(bounds.upper);
+        let lower = [lower(self), lower(other)].into_iter().flatten().min();
+        let upper = [upper(self), upper(other)].into_iter().flatten().max();
+        let of_data = |bounds: &&&Bounds| bounds.data.is_some();
+        let with_data = [self, other];
+        let data_lower = with_data.iter().filter(of_data).map(|bounds| bounds.lower).min();
+        let data_upper = with_data.iter().filter(of_data).map(|bounds| bounds.upper).max();
+        Bounds {
+            lower: lower.or(data_lower).unwrap_or(0),
+            upper: upper.or(data_upper).unwrap_or(0),
+            marked: (lower.is_some(), upper.is_some()),
+            data,
+            align,
+        }
     }
 
     /// A structure of C ends where its next copy is aligned.
     pub fn padded(mut self) -> Result<Bounds> {
-        if !self.marked && self.data.is_some() {
+        if !self.marked.1 && self.data.is_some() {
             let extent = self.extent();
             let rest = extent.rem_euclid(self.align);
             if rest != 0 {

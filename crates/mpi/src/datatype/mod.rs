@@ -4,6 +4,7 @@
 pub mod array;
 pub mod basic;
 mod bounds;
+pub mod external;
 mod node;
 mod pack;
 
@@ -22,6 +23,14 @@ pub use bounds::Bounds;
 use bounds::{add, mul, natural};
 use node::Node;
 pub use pack::Message;
+
+/// `MPI_LB`, which MPI 3 has removed and the ABI of MPICH still has; the value is none of the standard ABI.
+pub const LOWER_MARK: Datatype = Datatype(0x2fe);
+/// `MPI_UB`, likewise.
+pub const UPPER_MARK: Datatype = Datatype(0x2ff);
+
+/// `MPIX_C_FLOAT16` of the ABI of MPICH, likewise.
+pub const C_HALF: Datatype = Datatype(0x2fd);
 
 /// A datatype.
 #[derive(Debug)]
@@ -74,6 +83,21 @@ impl Type {
         Some(Type { predefined: Some(handle), map, runs: OnceLock::new(), bounds, recipe, committed, pair })
     }
 
+    /// `MPI_LB` or `MPI_UB`: no data, only a bound of the structure that it is in.
+    pub fn mark(handle: Datatype) -> Type {
+        let recipe = Recipe { combiner: c::COMBINER_NAMED, ..Recipe::default() };
+        let marked = (handle == LOWER_MARK, handle == UPPER_MARK);
+        Type {
+            predefined: Some(handle),
+            map: Node::empty(),
+            runs: OnceLock::new(),
+            bounds: Bounds { marked, ..Bounds::EMPTY },
+            recipe,
+            committed: OnceLock::from(()),
+            pair: None,
+        }
+    }
+
     fn made(map: Option<Arc<Node>>, bounds: Bounds, recipe: Recipe) -> Result<Type> {
         let map =
             map.ok_or_else(|| Error::new(c::ERR_COUNT, "the size of the datatype does not fit MPI_Count"))?;
@@ -92,6 +116,12 @@ impl Type {
             committed: old.committed.clone(),
             pair: old.pair,
         }
+    }
+
+    /// A datatype that Fortran chooses by precision and range: another one under this name.
+    pub fn fortran(old: &Arc<Type>, combiner: c_int, integers: Vec<Content>) -> Type {
+        let recipe = Recipe { combiner, integers, ..Recipe::default() };
+        Type { predefined: old.predefined, recipe, ..Type::dup(old) }
     }
 
     /// `MPI_Type_contiguous`.
@@ -223,7 +253,7 @@ impl Type {
             types: vec![Arc::clone(old)],
             ..Recipe::default()
         };
-        let bounds = Bounds { lower, upper: add(lower, extent)?, marked: true, ..old.bounds };
+        let bounds = Bounds { lower, upper: add(lower, extent)?, marked: (true, true), ..old.bounds };
         Type::made(Some(Arc::clone(&old.map)), bounds, recipe)
     }
 
@@ -235,7 +265,7 @@ impl Type {
         all: i64,
         recipe: Recipe,
     ) -> Result<Type> {
-        let bounds = Bounds { lower: 0, upper: mul(all, old.extent())?, marked: true, ..data };
+        let bounds = Bounds { lower: 0, upper: mul(all, old.extent())?, marked: (true, true), ..data };
         Type::made(node, bounds, recipe)
     }
 
@@ -324,7 +354,13 @@ impl Type {
 impl Bounds {
     fn of(basic: Basic, at: i64) -> Bounds {
         let end = at + i64::from(basic.size);
-        Bounds { lower: at, upper: end, marked: false, data: Some((at, end)), align: i64::from(basic.align) }
+        Bounds {
+            lower: at,
+            upper: end,
+            marked: (false, false),
+            data: Some((at, end)),
+            align: i64::from(basic.align),
+        }
     }
 
     /// The lower bound of the data, and its extent.

@@ -41,6 +41,11 @@ impl Message {
         Ok(Message { at: at.cast(), count, of: Arc::clone(of), size, contiguous })
     }
 
+    /// The address of the first copy's origin.
+    pub(super) fn origin(&self) -> *mut u8 {
+        self.at
+    }
+
     /// The number of packed bytes.
     pub fn size(&self) -> u64 {
         self.size

@@ -38,7 +38,7 @@ fn allowed(of: Predefined) -> BTreeSet<Op> {
         Class::Complex => arithmetic.to_vec(),
         Class::Logical => truth.to_vec(),
         Class::Byte => bits.to_vec(),
-        Class::Packed | Class::Quad => vec![],
+        Class::Packed | Class::Quad | Class::Half => vec![],
     };
     list.into_iter().collect()
 }
@@ -120,7 +120,8 @@ fn check_plain(op: Op, handle: Datatype, name: &str, basic: Basic, random: &mut 
 }
 
 fn check_complex(op: Op, handle: Datatype, name: &str, basic: Basic, random: &mut Random) {
-    let part = Basic { class: Class::Float, size: basic.size / 2, align: basic.align };
+    let part =
+        Basic { class: Class::Float, size: basic.size / 2, align: basic.align, external: basic.size / 2 };
     let numbers: Vec<[i64; 4]> = (0..13).map(|_| [(); 4].map(|()| nonzero(random))).collect();
     let list = |of: &dyn Fn(&[i64; 4]) -> [i64; 2]| -> Vec<u8> {
         numbers.iter().flat_map(|all| of(all).into_iter().flat_map(|value| encode(part, value))).collect()

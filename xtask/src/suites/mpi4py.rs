@@ -1,0 +1,80 @@
+//! The tests of mpi4py, from its source, with the published package, whose ABI is that of MPICH.
+
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use super::{Place, call, pip, read};
+
+const MPI4PY: &str = "mpi4py==4.1.2";
+const MPI4PY_SOURCE: &str = "mpi4py-4.1.2";
+const LIST: &str = "crates/mpi/suites/mpi4py.txt";
+
+/// What the file of a suite leaves out.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Exclusions {
+    modules: Vec<String>,
+    tests: Vec<String>,
+}
+
+impl Exclusions {
+    fn parse(text: &str) -> Result<Exclusions> {
+        let mut all = Exclusions::default();
+        for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            let (what, reason) = line.split_once(" # ").unwrap_or((line, ""));
+            if reason.trim().is_empty() {
+                bail!("`{line}` has no reason");
+            }
+            match what.split_once(' ') {
+                Some(("module", name)) => all.modules.push(name.trim().to_owned()),
+                Some(("test", name)) => all.tests.push(name.trim().to_owned()),
+                _ => bail!("`{line}` begins neither with `module` nor with `test`"),
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// Installs the package and runs its tests with 1 to 4 ranks.
+pub fn run(place: &Place) -> Result<String> {
+    let Place { root, folder, prefix } = place;
+    let python = folder.join("python");
+    let left_out = Exclusions::parse(&read(&root.join(LIST))?)?;
+    if !python.join("mpi4py").is_dir() {
+        call(pip().args(["install", "--no-deps", "--target"]).arg(&python).arg(MPI4PY))?;
+    }
+    let source = folder.join(MPI4PY_SOURCE);
+    if !source.is_dir() {
+        let options = ["download", "--no-deps", "--no-binary", ":all:", "-d"];
+        call(pip().args(options).arg(folder).arg(MPI4PY))?;
+        let archive = folder.join(format!("{MPI4PY_SOURCE}.tar.gz"));
+        call(Command::new("tar").arg("xzf").arg(archive).arg("-C").arg(folder))?;
+    }
+    for ranks in ["1", "2", "3", "4"] {
+        println!("mpi4py: {ranks} ranks");
+        let mut command = Command::new(prefix.join("bin/mpiexec"));
+        command.args(["-timeout", "600", "-n", ranks, "python3", "test/main.py", "-q"]);
+        command.args(left_out.modules.iter().flat_map(|module| ["-e", module]));
+        command.args(left_out.tests.iter().flat_map(|test| ["-x", test]));
+        if ranks != "1" {
+            // The others need one rank only.
+            command.args(["-i", "comm|p2p|cco"]);
+        }
+        call(command.current_dir(&source).env("PYTHONPATH", &python))?;
+    }
+    let (modules, tests) = (left_out.modules.len(), left_out.tests.len());
+    Ok(format!("1 to 4 ranks, without {modules} modules and {tests} tests"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_of_the_list_has_a_reason() {
+        let left_out = Exclusions::parse(&read(&crate::run::root().join(LIST)).unwrap()).unwrap();
+        // It may only shrink.
+        assert!(left_out.modules.len() <= 5 && left_out.tests.len() <= 5, "{left_out:?}");
+        assert!(Exclusions::parse("test a").is_err() && Exclusions::parse("tests a # b").is_err());
+    }
+}
