@@ -76,8 +76,9 @@ fn overwrite(memory: &Memory, random: &mut Random) {
     word.store([0, u64::MAX, random.next()][random.below(3)], Ordering::Relaxed);
 }
 
-/// Overwrites what a lane alone can write, as one does that is not correct: the pages on which it says whether
-/// it sleeps, and the memory that it lends. For a test of a single thread: the mappings stay where they are.
+/// Overwrites what a lane alone can write, as one does that is not correct: the pages on which it says
+/// whether it sleeps, and the memory that it lends. For a test of a single thread: the mappings stay where
+/// they are.
 fn overwrite_own(random: &mut Random) {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let is_own = |line: &&str| {
@@ -336,8 +337,8 @@ fn overwritten_concurrently() {
     tautline_skips::did(count.load(Ordering::Relaxed));
 }
 
-/// S-2: places are overwritten between the steps of the pair, also those that a peer cannot write; reproducible
-/// by the seed.
+/// S-2: places are overwritten between the steps of the pair, also those that a peer cannot write;
+/// reproducible by the seed.
 #[test]
 fn overwritten_step_by_step() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -213,8 +213,8 @@ fn nodes_survive_corrupted_memory() {
 }
 
 /// S-37, S-40: a process that overwrites the bits of all lanes delays others, and makes them lose neither a
-/// message nor a wake-up: two ranks that sleep after each message exchange all of them, beside idle peers that
-/// are more than those whose rings are always checked.
+/// message nor a wake-up: two ranks that sleep after each message exchange all of them, beside idle peers
+/// that are more than those whose rings are always checked.
 #[test]
 fn overwritten_bits_harm_nobody() {
     const RANKS: u64 = 12;
@@ -244,8 +244,9 @@ fn overwritten_bits_harm_nobody() {
         for round in (0..).take_while(|_| ep.rank() < 2 && !last.get()) {
             // Rank 0 says which round is the last one, and rank 1 says so when it answers.
             let is_last = round >= ROUNDS && writes.load(Ordering::Relaxed) >= WRITES;
-            let say =
-                |last: bool| ep.send(1 - ep.rank(), "round", &(round | LAST * u64::from(last)).to_le_bytes());
+            let say = |last: bool| {
+                ep.send(1 - ep.rank(), "round", &(round | (LAST * u64::from(last))).to_le_bytes())
+            };
             if ep.rank() == 0 {
                 say(is_last).unwrap();
             }

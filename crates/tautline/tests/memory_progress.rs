@@ -44,8 +44,9 @@ fn puts_without_extracting() {
     });
 }
 
-/// N-13: operations on the memory of a program that computes are served at once: they ring for its watchdog. By
-/// its timer alone, which is due ten times a second, these operations would take 100 s; the test ends after 60.
+/// N-13: operations on the memory of a program that computes are served at once: they ring for its watchdog.
+/// By its timer alone, which is due ten times a second, these operations would take 100 s; the test ends
+/// after 60.
 #[test]
 fn a_computing_owner_is_rung_for() {
     const OPERATIONS: u64 = 1_000;

@@ -146,7 +146,7 @@ impl Receiver {
     }
 
     /// Returns what comes next, without taking it.
-    #[inline]
+    #[inline(always)]
     pub fn peek(&mut self) -> Result<Option<Peeked>, Corrupt> {
         match self.len() {
             None => Ok(None),

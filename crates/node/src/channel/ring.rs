@@ -127,8 +127,8 @@ impl Channel {
         }
     }
 
-    /// Publishes what was taken. Returns the low bits of the number of frames taken so far, and whether nothing
-    /// more is to be done: there are no frames, and nobody waits for anything of the peer.
+    /// Publishes what was taken. Returns the low bits of the number of frames taken so far, and whether
+    /// nothing more is to be done: there are no frames, and nobody waits for anything of the peer.
     pub(crate) fn retire(&mut self) -> (u32, bool) {
         self.shm_mut().map_or((0, false), |shm| {
             shm.publish();

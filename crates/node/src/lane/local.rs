@@ -79,14 +79,14 @@ impl Lane {
         found
     }
 
-    /// Polls the rings that were busy lately, and then looks for others with frames. The peer that was found last
-    /// is polled last. The first ring is polled here, outside of any loop: mostly there is no other.
+    /// Polls the rings that were busy lately, and then looks for others with frames. The peer that was found
+    /// last is polled last. The first ring is polled here, outside of any loop: mostly there is no other.
     #[inline]
     fn find_frames(&mut self, limit: usize, batch: &mut FrameBatch) -> FastPoll {
         let first = self.local.poll.first();
         match self.poll_ring(first, limit, batch) {
-            FastPoll::Empty => self.find_others(first, limit, batch),
-            found => found,
+            Some(found) => found,
+            None => self.find_others(first, limit, batch),
         }
     }
 
@@ -96,8 +96,7 @@ impl Lane {
         loop {
             for _ in 0..others {
                 place = self.local.poll.after(place);
-                let found = self.poll_ring(place, limit, batch);
-                if found != FastPoll::Empty {
+                if let Some(found) = self.poll_ring(place, limit, batch) {
                     return found;
                 }
             }
@@ -108,21 +107,19 @@ impl Lane {
         }
     }
 
-    /// Takes frames out of the ring at a place.
+    /// Takes frames out of the ring at a place, unless it is empty.
     #[inline(always)]
-    fn poll_ring(&mut self, place: usize, limit: usize, batch: &mut FrameBatch) -> FastPoll {
-        let Some(peer) = self.local.poll.peer_at(place).and_then(|at| self.peers.at_place(at)) else {
-            return FastPoll::Empty;
-        };
+    fn poll_ring(&mut self, place: usize, limit: usize, batch: &mut FrameBatch) -> Option<FastPoll> {
+        let peer = self.peers.at_place(self.local.poll.peer_at(place)?)?;
         let (small, more) = peer.channel.pop_inline(&mut batch.inline, limit);
         if small > 0 {
             (batch.small, batch.long) = (small, None);
             batch.from = peer.id();
             batch.more = more || self.local.poll.len() > 1;
             self.local.poll.found_at(place);
-            return FastPoll::Frames;
+            return Some(FastPoll::Frames);
         }
-        if more { self.find_long(place, batch) } else { FastPoll::Empty }
+        more.then(|| self.find_long(place, batch))
     }
 
     /// The next frame of a peer is no small message: it may be a longer one, or a memory record.

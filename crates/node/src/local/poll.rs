@@ -29,8 +29,8 @@ const FEW_RINGS: usize = 8;
 /// All rings are checked at least so often, in case that a peer has cleared bits of others (S-40).
 const SWEEP_NS: Nanos = 10_000_000;
 
-/// In place of the number of vain polls: not all rings were checked before the last sleep, and nothing was found
-/// since it ended.
+/// In place of the number of vain polls: not all rings were checked before the last sleep, and nothing was
+/// found since it ended.
 const UNCHECKED: u32 = u32::MAX;
 
 /// A ring that is polled.
@@ -109,8 +109,8 @@ impl ShmPoll {
         &self.peers
     }
 
-    /// Memory is shared with a peer, who has a place in the table of peers, and whose ring has a number on this
-    /// lane's pages.
+    /// Memory is shared with a peer, who has a place in the table of peers, and whose ring has a number on
+    /// this lane's pages.
     pub(crate) fn add(&mut self, (rank, peer): (Rank, u16), number: &RingNumber) {
         let (at, number) = (number.get() as usize, number);
         self.pages.get_or_insert_with(|| number.pages().clone());
@@ -198,8 +198,8 @@ impl ShmPoll {
         }
     }
 
-    /// Polls the rings of peers that are busy, although no bit says so, from now on. Returns whether there are
-    /// any.
+    /// Polls the rings of peers that are busy, although no bit says so, from now on. Returns whether there
+    /// are any.
     pub(crate) fn sweep(&mut self, now: Nanos, is_busy: impl Fn(Rank) -> bool) -> bool {
         self.swept = now;
         let mut found = false;
