@@ -17,7 +17,7 @@ use crate::Rank;
 pub(super) const BASE_SHARE: u32 = 8;
 /// The same of a peer that connected while many others did, at first and once it has used them up.
 const CROWDED_SHARE: u32 = 2;
-const SMALL_SHARE: u32 = 4;
+const SMALL_SHARE: u32 = 3;
 /// Slots of credit of one turn, at the least.
 const TURN: u32 = 24;
 /// Peers that may connect within a millisecond before that counts as many.
@@ -88,7 +88,7 @@ impl Lane {
     #[cold]
     pub(super) fn serve_wishes(&mut self, now: Nanos) {
         while let Some(rank) = self.port.pop_wish() {
-            let crowded = !self.grants.waiting.is_empty();
+            let crowded = !self.grants.turns.is_empty();
             let Some(link) = self.open_link(rank) else { continue };
             if !link.take_wants_more_credit() {
                 continue;
