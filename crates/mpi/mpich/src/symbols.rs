@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::convert::to;
 
-/// The place of a predefined attribute's value in this ABI, by the value in the core: an error code or a rank.
+/// The place of a predefined attribute's value in this ABI, by that in the core: an error code or a rank.
 /// Places are never freed, since the program may keep their addresses; there is one for each value.
 pub(crate) fn attribute(is_code: bool, value: c_int) -> *const c_int {
     static PLACES: Mutex<Vec<&'static c_int>> = Mutex::new(Vec::new());

@@ -228,8 +228,8 @@ impl Inter<'_> {
         self.combine(all(vec![value; self.size]), from, (op, of), (0, Some(result)))
     }
 
-    /// `MPI_Reduce_scatter` and `MPI_Reduce_scatter_block`: every rank of the other side gets all values, since
-    /// how that side divides its result is not known here.
+    /// `MPI_Reduce_scatter` and `MPI_Reduce_scatter_block`: every rank of the other side gets all values,
+    /// since how that side divides its result is not known here.
     pub(super) fn reduce_scatter(
         &self,
         (sendbuf, recvbuf): (Ptr, Ptr),
