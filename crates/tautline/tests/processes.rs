@@ -4,5 +4,6 @@ mod common;
 
 mod doc_programs;
 mod examples;
+mod group_deaths;
 mod kill;
 mod mapped_deaths;

@@ -1,4 +1,4 @@
-//! Agreement among the members that are left, and the group of them (G-9 … G-11).
+//! Agreement among the members that are left, and the group of them (G-9 … G-12).
 //!
 //! The lowest member that is not known to be lost coordinates: it collects a report of each other member,
 //! decides, and sends the decision to all. Who takes a decision sends it on to all before it returns. If the
@@ -62,10 +62,10 @@ struct Agreement<'a> {
     lost: Vec<bool>,
     /// Takes the next decision.
     decided: Receive,
-    /// Who has sent a decision.
-    decisive: Vec<bool>,
-    /// The decision of the latest coordinator.
-    latest: Option<Decision>,
+    /// The last coordinator of the decision that each member has sent.
+    decisive: Vec<Option<u32>>,
+    /// The decisions that arrived, one for each last coordinator.
+    known: Vec<Decision>,
 }
 
 impl Agreement<'_> {
@@ -83,32 +83,45 @@ impl Agreement<'_> {
         group.collective.start_receive(ANY, tag | Agreement::DECISION, room)
     }
 
-    /// Takes the decisions that are here, and returns the latest of all so far.
-    fn take_decisions(&mut self) -> Result<Option<&Decision>> {
+    /// Takes the decisions that are here.
+    fn take_decisions(&mut self) -> Result<()> {
         while self.decided.test()? {
             let next = Agreement::listen(self.group, self.tag)?;
             let (status, bytes) = std::mem::replace(&mut self.decided, next).wait()?;
             let decision = Decision::from_bytes(&bytes).filter(|it| it.lost.len() == self.lost.len());
             let decision = decision.ok_or(Error::Violation("a malformed decision of a group"))?;
             if let Some(from) = self.group.members.iter().position(|rank| *rank == status.source) {
-                self.decisive[from] = true;
+                self.decisive[from] = Some(decision.by);
             }
-            if self.latest.as_ref().is_none_or(|latest| latest.by < decision.by) {
-                self.latest = Some(decision);
+            if self.known.iter().all(|known| known.by != decision.by) {
+                self.known.push(decision);
             }
         }
-        Ok(self.latest.as_ref())
+        Ok(())
     }
 
+    /// The decision with the latest coordinator.
+    fn latest(&self) -> Option<&Decision> {
+        self.known.iter().max_by_key(|decision| decision.by)
+    }
+
+    /// The decision that a member which has reported to `coordinator` may take: one of that coordinator or a
+    /// later one, or any that the coordinator itself has taken (G-11).
+    fn acceptable(&self, coordinator: usize) -> Option<&Decision> {
+        let latest = self.latest().filter(|latest| latest.by as usize >= coordinator);
+        latest.or_else(|| {
+            let by = self.decisive[coordinator]?;
+            self.known.iter().find(|known| known.by == by)
+        })
+    }
+
+    /// Sends a decision to all members, also to those that are taken for lost: a live one learns of it.
     fn tell(&self, decision: &Decision) {
+        let bytes = decision.to_bytes();
         for (member, rank) in self.group.members.iter().enumerate() {
-            if member != self.group.me && !self.lost[member] {
-                // One that was lost meanwhile need not know.
-                let _ = self.group.collective.send_buffered(
-                    *rank,
-                    self.tag(Self::DECISION),
-                    &decision.to_bytes(),
-                );
+            if member != self.group.me {
+                // One that is gone need not know.
+                let _ = self.group.collective.send_buffered(*rank, self.tag(Self::DECISION), &bytes);
             }
         }
     }
@@ -139,11 +152,12 @@ impl Agreement<'_> {
             waiting.push((member, receive));
         }
         loop {
-            if let Some(latest) = self.take_decisions()?.filter(|latest| latest.by as usize > me) {
+            self.take_decisions()?;
+            if let Some(latest) = self.latest().filter(|latest| latest.by as usize > me) {
                 // The others take this member for lost.
                 return Ok(latest.clone());
             }
-            waiting.retain(|(member, _)| !self.decisive[*member]);
+            waiting.retain(|(member, _)| self.decisive[*member].is_none());
             if waiting.is_empty() {
                 break;
             }
@@ -165,7 +179,7 @@ impl Agreement<'_> {
         }
         let (value, lost) = (self.value, self.lost.clone());
         let own = Decision { by: me as u32, id: self.id.to_bytes(), value, lost };
-        Ok(self.latest.take().map_or(own, |latest| Decision { by: me as u32, ..latest }))
+        Ok(self.latest().cloned().map_or(own, |latest| Decision { by: me as u32, ..latest }))
     }
 
     /// Reports to a coordinator, and waits for a decision that it or a later one has made (G-11). None if
@@ -180,10 +194,13 @@ impl Agreement<'_> {
             Err(error) => return Err(error),
         }
         loop {
-            if let Some(latest) = self.take_decisions()?.filter(|latest| latest.by as usize >= coordinator) {
-                return Ok(Some(latest.clone()));
+            // Asked first: all that the coordinator sent arrives before the news that it is lost.
+            let is_lost = life.test()?;
+            self.take_decisions()?;
+            if let Some(decision) = self.acceptable(coordinator) {
+                return Ok(Some(decision.clone()));
             }
-            if life.test()? {
+            if is_lost {
                 return Ok(None);
             }
             tags.wait_some(&[&life, &self.decided])?;
@@ -203,9 +220,9 @@ impl Group {
         let tag = tag(number);
         let id = groups(tags).give_id(inner.members[inner.me], tags.node().size())?;
         let decided = Agreement::listen(inner, tag)?;
-        let (lost, decisive) = (vec![false; inner.members.len()], vec![false; inner.members.len()]);
-        let latest = None;
-        let result = Agreement { group: inner, tag, value, id, lost, decided, decisive, latest }.run();
+        let (lost, decisive) = (inner.known_lost(), vec![None; inner.members.len()]);
+        let known = Vec::new();
+        let result = Agreement { group: inner, tag, value, id, lost, decided, decisive, known }.run();
         if !result.as_ref().is_ok_and(|decision| decision.id == id.to_bytes()) {
             groups(tags).return_id(id);
         }

@@ -85,6 +85,9 @@ pub(super) struct Failures {
 #[derive(Debug, Default)]
 struct State {
     cause: Option<Cause>,
+    /// Members that this one or another one takes for lost: a process that comes back with the same rank is
+    /// no member.
+    lost: Vec<Rank>,
     /// Takes the next notice.
     receive: Option<Receive>,
 }
@@ -150,6 +153,11 @@ impl Inner {
     fn note(&self, notice: Notice) {
         {
             let mut state = self.failures.lock();
+            if let Cause::Gone(rank, _) = notice.cause
+                && !state.lost.contains(&rank)
+            {
+                state.lost.push(rank);
+            }
             if self.failures.first.load(Ordering::Relaxed) <= notice.first {
                 return;
             }
@@ -172,6 +180,12 @@ impl Inner {
             tell((me + members - distance) % members);
             distance *= 2;
         }
+    }
+
+    /// Which members are known to be lost, by number.
+    pub(super) fn known_lost(&self) -> Vec<bool> {
+        let state = self.failures.lock();
+        self.members.iter().map(|rank| state.lost.contains(rank)).collect()
     }
 
     /// A collective has failed here: tells the others, and returns what its caller is told.

@@ -1,6 +1,7 @@
 //! Jobs for tests: several endpoints in one process, each in a thread of its own.
 #![allow(dead_code, clippy::print_stdout, clippy::print_stderr)]
 
+pub mod collectives;
 pub mod launch;
 pub mod log;
 pub mod pair;
@@ -139,4 +140,10 @@ pub fn extract_for(ep: &Endpoint, time: Duration) {
         ep.extract(usize::MAX).unwrap();
         ep.wait(Some(Duration::from_millis(1))).unwrap();
     }
+}
+
+/// A random number from a seed, which it changes.
+pub fn draw(seed: &mut u64, below: u64) -> u64 {
+    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*seed >> 33) % below
 }
