@@ -83,12 +83,15 @@ impl Grants {
     }
 }
 
-impl Lane {
+/// The lane, as it grants credit.
+pub(super) struct Granting<'a>(pub(super) &'a mut Lane);
+
+impl Granting<'_> {
     /// Grants credit to peers that have used up theirs.
     #[cold]
     pub(super) fn serve_wishes(&mut self, now: Nanos) {
-        while let Some(rank) = self.port.pop_wish() {
-            let crowded = !self.grants.turns.is_empty();
+        while let Some(rank) = self.0.port.pop_wish() {
+            let crowded = !self.0.grants.turns.is_empty();
             let Some(link) = self.open_link(rank) else { continue };
             if !link.take_wants_more_credit() {
                 continue;
@@ -101,7 +104,7 @@ impl Lane {
             }
             let (charge, waits) = (link.slot_charge(), link.share() == 0);
             self.end_idle_turns(now);
-            let Grants { turns, waiting, .. } = &mut self.grants;
+            let Grants { turns, waiting, .. } = &mut self.0.grants;
             match turns.iter().position(|turn| turn.rank == rank) {
                 Some(at) if waiting.is_empty() => turns[at].since = now,
                 Some(at) => {
@@ -121,7 +124,7 @@ impl Lane {
     #[cold]
     pub(super) fn serve_grants(&mut self, now: Nanos) {
         self.end_idle_turns(now);
-        if let Some(&rank) = self.grants.waiting.front() {
+        if let Some(&rank) = self.0.grants.waiting.front() {
             let charge = self.open_link(rank).map_or(1, |link| link.slot_charge());
             self.begin_turns(now, charge);
         }
@@ -129,20 +132,20 @@ impl Lane {
 
     /// When a turn may end because nothing comes.
     pub(super) fn next_grant(&self) -> Nanos {
-        if self.grants.waiting.is_empty() {
+        if self.0.grants.waiting.is_empty() {
             return Nanos::MAX;
         }
-        self.grants.turns.iter().map(|turn| self.idle_at(*turn)).min().unwrap_or(Nanos::MAX)
+        self.0.grants.turns.iter().map(|turn| self.idle_at(*turn)).min().unwrap_or(Nanos::MAX)
     }
 
     fn idle_at(&self, turn: Turn) -> Nanos {
-        let link = self.peers.get(turn.rank).and_then(|peer| peer.channel.link.link());
+        let link = self.0.peers.get(turn.rank).and_then(|peer| peer.channel.link.link());
         let Some(link) = link.filter(|link| link.is_open()) else { return 0 };
         turn.since.max(link.heard_at()) + IDLE + 2 * link.round_trip().unwrap_or(0)
     }
 
     fn end_idle_turns(&mut self, now: Nanos) {
-        let mut turns = std::mem::take(&mut self.grants.turns);
+        let mut turns = std::mem::take(&mut self.0.grants.turns);
         turns.retain(|turn| {
             let idle = self.idle_at(*turn) <= now;
             if idle {
@@ -150,23 +153,23 @@ impl Lane {
             }
             !idle
         });
-        self.grants.turns = turns;
+        self.0.grants.turns = turns;
     }
 
     /// Gives turns to those that wait, as far as there are places for senders of slots of this size.
     fn begin_turns(&mut self, now: Nanos, charge: u32) {
-        let (places, before) = (self.grants.places(charge), self.grants.turns.len());
-        while self.grants.turns.len() < places
-            && let Some(rank) = self.grants.waiting.pop_front()
+        let (places, before) = (self.0.grants.places(charge), self.0.grants.turns.len());
+        while self.0.grants.turns.len() < places
+            && let Some(rank) = self.0.grants.waiting.pop_front()
         {
-            if !self.grants.has_turn(rank) {
-                self.grants.turns.push(Turn { rank, since: now });
+            if !self.0.grants.has_turn(rank) {
+                self.0.grants.turns.push(Turn { rank, since: now });
             }
         }
-        let crowded = !self.grants.waiting.is_empty();
-        let share = if crowded { self.grants.turn(charge) } else { self.grants.share(charge) };
-        for i in 0..self.grants.turns.len() {
-            let rank = self.grants.turns[i].rank;
+        let crowded = !self.0.grants.waiting.is_empty();
+        let share = if crowded { self.0.grants.turn(charge) } else { self.0.grants.share(charge) };
+        for i in 0..self.0.grants.turns.len() {
+            let rank = self.0.grants.turns[i].rank;
             if !crowded || i >= before {
                 self.set_share(rank, share);
                 self.announce_credit(rank);
@@ -177,9 +180,9 @@ impl Lane {
             }
         }
         // The others were told before.
-        if let Some(&last) = self.grants.waiting.back() {
+        if let Some(&last) = self.0.grants.waiting.back() {
             self.set_share(last, 0);
-            self.port.note_deadline(now + IDLE);
+            self.0.port.note_deadline(now + IDLE);
         }
     }
 
@@ -191,13 +194,13 @@ impl Lane {
 
     fn announce_credit(&mut self, rank: Rank) {
         if self.open_link(rank).is_some_and(Link::announce_credit) {
-            let (peer, port) = self.channel(rank);
+            let (peer, port) = self.0.channel(rank);
             peer.channel.mark_dirty(port);
         }
     }
 
     fn open_link(&mut self, rank: Rank) -> Option<&mut Link> {
-        let link = self.peers.get_mut(rank)?.channel.link.peering.link_mut()?;
+        let link = self.0.peers.get_mut(rank)?.channel.link.peering.link_mut()?;
         link.is_open().then_some(link)
     }
 }

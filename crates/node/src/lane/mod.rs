@@ -36,7 +36,7 @@ use crate::secrets::Secrets;
 use crate::tags::Tags;
 use crate::{Config, Counters, Event, Job, JoinError, MessageId, PeerState, Rank, Undelivered};
 use events::EventQueue;
-use grants::Grants;
+use grants::{Granting, Grants};
 use inbox::Inbox;
 use timers::Timers;
 
@@ -243,7 +243,7 @@ impl Lane {
             self.serve_tags(now);
         }
         if self.port.has_wishes() {
-            self.serve_wishes(now);
+            Granting(self).serve_wishes(now);
         }
         self.serve_dirty(now);
         if now >= self.port.next_deadline {
@@ -297,8 +297,8 @@ impl Lane {
             }
             self.serve(now, rank);
         }
-        if now >= self.next_grant() {
-            self.serve_grants(now);
+        if now >= Granting(self).next_grant() {
+            Granting(self).serve_grants(now);
             self.serve_dirty(now);
         }
         self.settle_deadline();
@@ -328,7 +328,8 @@ impl Lane {
             self.settle_peer(self.port.dirty()[i]);
         }
         let local = self.local.next_deadline().unwrap_or(Nanos::MAX);
-        self.port.next_deadline = self.timers.first().min(local).min(self.next_grant());
+        let grant = Granting(self).next_grant();
+        self.port.next_deadline = self.timers.first().min(local).min(grant);
     }
 
     fn settle_peer(&mut self, rank: Rank) {

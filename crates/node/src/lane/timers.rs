@@ -1,5 +1,5 @@
-//! When each peer has to be served at the latest (N-28): a heap of deadlines, one per peer at most, so that neither
-//! serving timers nor finding the next deadline looks at peers without one.
+//! When each peer has to be served at the latest (N-28): a heap of deadlines, one per peer at most, so that
+//! neither serving timers nor finding the next deadline looks at peers without one.
 
 use tautline_link::Nanos;
 
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    /// The same deadlines as a map has that is searched, whatever is set, moved and removed.
+    /// N-28: the same deadlines as a map has that is searched, whatever is set, moved and removed.
     #[test]
     fn first_deadline_is_the_least() {
         let (mut timers, mut model) = (Timers::default(), BTreeMap::new());
