@@ -43,7 +43,7 @@ impl Fate {
             first,
             collective: draw(&mut seed, 44) as usize,
             looks: draw(&mut seed, 40),
-            second: (second != first && run % 3 != 0).then_some(second),
+            second: (second != first && !run.is_multiple_of(3)).then_some(second),
             agreement: draw(&mut seed, 3),
             delay: draw(&mut seed, 400),
         }
