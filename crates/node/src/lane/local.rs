@@ -210,7 +210,7 @@ impl Lane {
         // Nobody might wake this node for a ring that is corrupt.
         let corrupt =
             self.local.poll.active().iter().any(|rank| self.peers.member(*rank).channel.is_corrupt());
-        let more = self.memory.has_more() || self.tags.has_more();
+        let more = self.memory.has_more() || self.tags.has_more() || self.multicast.has_more();
         if room || corrupt || more || self.has_takeable_frames() {
             self.announce_wake();
             return false;
