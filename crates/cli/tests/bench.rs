@@ -440,6 +440,45 @@ fn many_nodes_on_a_switch() {
     }
 }
 
+/// The same for collectives and multicasts, with the bound of the network beside their times.
+#[test]
+fn collectives_of_many_nodes() {
+    for pattern in ["allreduce", "broadcast", "multicast"] {
+        let args = ["sim", "--nodes", "64", "--pattern", pattern, "--rounds", "3", "--bytes", "8", "--json"];
+        let out = tautline().args(args).output().unwrap();
+        let report: Value = serde_json::from_slice(&out.stdout).unwrap();
+        assert_eq!((&report["pattern"], &report["deaths"]), (&pattern.into(), &0.into()), "{report}");
+        assert!(report["round_ns"].as_u64() > Some(0) && report["bound_ns"].as_u64() > Some(0), "{report}");
+    }
+}
+
+/// Every collective and every form of multicast has a row; the table of the fastest algorithms is one that
+/// groups take, and `doctor` shows it.
+#[test]
+fn collectives_are_measured_and_tuned() {
+    let out = tautline().args(["bench", "--collectives", "--smoke", "--json"]).output().unwrap();
+    assert!(out.status.success(), "{out:?}");
+    let rows: Vec<Value> = String::from_utf8(out.stdout)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    for name in ["barrier", "all-reduce", "scatter", "multicast, tree", "multicast, repeated-send"] {
+        let found = rows.iter().any(|row| row["collective"] == name && row["us"].as_f64() > Some(0.0));
+        assert!(found, "no row of {name}");
+    }
+    let tuned = tautline().args(["bench", "--tune", "--smoke"]).output().unwrap();
+    let table = String::from_utf8(tuned.stdout).unwrap();
+    let lines = table.lines().filter(|line| !line.starts_with('#')).count();
+    assert!(tuned.status.success() && lines >= 10, "{table}");
+    let doctor = |table: &str| {
+        let out = tautline().arg("doctor").env("TAUTLINE_CHOICES", table).output().unwrap();
+        String::from_utf8(out.stdout).unwrap()
+    };
+    assert!(doctor(&table).contains(&format!("{lines} lines of TAUTLINE_CHOICES")));
+    assert!(doctor("broadcast 8 2 magic").contains("an algorithm that the collective does not have"));
+}
+
 #[test]
 fn help_shows_examples() {
     let out = tautline().output().unwrap();

@@ -6,6 +6,7 @@
 
 mod calls;
 mod case;
+mod collectives;
 mod compare;
 mod contenders;
 mod fair;
@@ -27,6 +28,7 @@ mod side;
 mod summary;
 mod svg;
 mod table;
+mod tagged;
 mod targets;
 mod taut;
 mod tune;
@@ -66,6 +68,12 @@ Examples:
         The installed rivals, beside shared memory.
   tautline bench --only memory
         Memory and the styles above it: words, blocks, queues, calls, and a server against its number of endpoints.
+  tautline bench --only tag,tag-queues
+        Messages with tags, also behind queues of 10,000 entries.
+  tautline bench --collectives
+        Every collective, three forms of multicast, and a collective during computation, for 2 to 16 members.
+  tautline bench --tune > choices
+        The fastest algorithm of each collective here, for the environment variable TAUTLINE_CHOICES.
   tautline bench --only calls
         Calls beside tarpc and plain requests over sockets.
   sudo tautline bench --quick
@@ -133,6 +141,12 @@ pub struct BenchArgs {
     /// Measure what a paper measured, and show its figures beside ours; give its number
     #[arg(long, value_name = "NUMBER", value_parser = paper::NUMBERS, conflicts_with_all = ["only", "html", "netns", "compare"])]
     paper: Option<String>,
+    /// Measure collectives and multicasts of 2 to 16 members instead
+    #[arg(long, conflicts_with_all = ["only", "rounds", "html", "netns", "loopback", "strict", "compare", "paper"])]
+    collectives: bool,
+    /// Measure the algorithms of each collective, and print a table of the fastest for TAUTLINE_CHOICES
+    #[arg(long, conflicts_with_all = ["collectives", "only", "rounds", "json", "html", "netns", "loopback", "strict", "compare", "paper"])]
+    tune: bool,
     /// A few messages each, for tests
     #[arg(long, hide = true)]
     smoke: bool,
@@ -184,6 +198,12 @@ pub fn bench(args: &BenchArgs) -> Result<ExitCode> {
         (_, true) => Extent::Quick,
         _ => Extent::Full,
     };
+    if args.collectives {
+        return collectives::collectives(extent, args.json);
+    }
+    if args.tune {
+        return collectives::tune(extent);
+    }
     let mut signals = Signals::catch()?;
     let report = match measure(args, extent, &mut signals) {
         Ok(report) => report,
