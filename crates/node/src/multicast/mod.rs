@@ -202,7 +202,8 @@ impl Multicast {
     pub(crate) fn peer_up(&mut self, id: PeerId) {
         let Some(peer) = self.peers.get(id.rank) else { return };
         if peer.up && peer.id == Some(id) {
-            return;
+            // Something came through the channel before it was reported.
+            return self.mark_busy(id.rank);
         }
         if peer.up {
             let why = Down::Died(tautline_link::Death::Restarted);
