@@ -30,7 +30,10 @@ fn the_first_screen_has_two_tables_and_two_plots_at_most() {
         file.to_str().unwrap(),
     ]));
     let (first, rest) = text.split_once("== details ==").expect("a first screen");
-    assert!(first.starts_with("How fast, "), "{first}");
+    // A busy machine is mentioned before any figure.
+    let tables =
+        first.strip_prefix("THE MACHINE IS BUSY").map_or(first, |rest| rest.split_once("\n\n").unwrap().1);
+    assert!(tables.starts_with("How fast, "), "{first}");
     assert!(first.contains("Tautline, polling") && first.contains("Unix socket"), "{first}");
     assert!((1..=2).contains(&first.matches("How fast, ").count()), "{first}");
     assert!(rest.contains("latency: one way") && rest.contains("bandwidth: one way"), "{rest}");
@@ -139,6 +142,14 @@ fn two_runs_are_compared() {
         assert!(change["verdict"] == "worse" && change["percent"].as_f64() > Some(0.0), "{change}");
     }
     assert_eq!(lines.lines().count(), count);
+    let text = text_of(&compare(&before, &after, &[]));
+    assert!(text.contains(&format!("{count} of the rows that changed are not ours")), "{text}");
+    // A row that failed is named.
+    let mut failed: Value = serde_json::from_str(&slower[0]).unwrap();
+    failed["median"] = Value::Null;
+    std::fs::write(&after, [&[failed.to_string()], &slower[1..]].concat().join("\n")).unwrap();
+    let text = text_of(&compare(&before, &after, &[]));
+    assert_eq!(text.matches("failed in the second run only").count(), 1, "{text}");
     let out = compare(&before, &broken, &[]);
     let error = String::from_utf8_lossy(&out.stderr).into_owned();
     assert!(!out.status.success() && error.contains("line 1") && error.contains("--json"), "{error}");

@@ -4,6 +4,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,13 +19,15 @@ use crate::content::{Account, Tally};
 const START_TIME: Duration = Duration::from_secs(20);
 /// For one order; the ranks' own alarm comes first.
 const ORDER_TIME: Duration = Duration::from_secs(30);
+/// For the processes to end by themselves.
+const END_TIME: Duration = Duration::from_secs(2);
 /// The interval at which `stop` is checked.
 const STOP_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The ranks, and the streams to them. Dropping it ends all its processes.
 pub(super) struct Team {
     ranks: [BufReader<UnixStream>; 2],
-    _processes: Vec<Background>,
+    processes: Vec<Background>,
     folder: TempDir,
 }
 
@@ -55,7 +58,7 @@ impl Team {
         }
         let ranks =
             gather(&listener, &mut processes, stop).map_err(|e| format!("{e}{}", complaint(&folder)))?;
-        let mut team = Self { ranks, _processes: processes, folder };
+        let mut team = Self { ranks, processes, folder };
         if rival == Rival::Ucx {
             team.introduce(stop)?;
         }
@@ -93,6 +96,20 @@ impl Team {
         let answers = answer(one).and_then(|first| Ok([first, answer(other)?]));
         let answers = answers.map_err(|e| format!("{e}{}", complaint(&self.folder)))?;
         Ok(answers.map(|figures| figures.with(order)))
+    }
+}
+
+impl Drop for Team {
+    /// The ranks end when their streams do, and take with them what their library keeps in files. Whatever
+    /// is left then is killed.
+    fn drop(&mut self) {
+        for rank in &self.ranks {
+            let _ = rank.get_ref().shutdown(Shutdown::Both);
+        }
+        let until = Instant::now() + END_TIME;
+        while self.processes.iter_mut().any(|process| process.ended().is_none()) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 }
 

@@ -116,6 +116,24 @@ pub fn compare(before: &Path, after: &Path, json: bool) -> Result<String> {
             let _ = writeln!(text, "{alone} rows are in the {name} run only");
         }
     }
+    let failed = new
+        .iter()
+        .filter(|(key, row)| row.median.is_none() && old.get(*key).is_some_and(|row| row.median.is_some()));
+    for (key, _) in failed {
+        let _ = writeln!(
+            text,
+            "failed in the second run only: {} {} {} B, {}",
+            key.test, key.system, key.bytes, key.path
+        );
+    }
+    let moved = |change: &&Change| matches!(change.verdict, Verdict::Worse | Verdict::Better);
+    let others = changes.iter().filter(moved).filter(|change| change.key.security.is_none()).count();
+    if others > 0 {
+        let _ = writeln!(
+            text,
+            "{others} of the rows that changed are not ours: the machine may have changed, not the program"
+        );
+    }
     let _ = writeln!(
         text,
         "\n{:14} {:11} {:11} {:>8} {:24} {:14} {:>5} {:>26} {:>26} {:>8}",

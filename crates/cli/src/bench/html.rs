@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::case::Experiment;
 use super::plan::Test;
 use super::rows::Row;
-use super::summary::{self, chosen};
+use super::summary::{self, Figure, MARK, chosen};
 use super::svg::{self, Bar, Line, escape};
 use super::table::{curves, half_power_bytes, short, size};
 use super::{Part, Report};
@@ -82,11 +82,19 @@ fn first_screen(page: &mut String, report: &Report) {
             let class = if line.ours { " class=\"us\"" } else { "" };
             let _ = write!(page, "<tr{class}><td>{}</td>", escape(&line.name));
             for value in &line.values {
-                let _ = write!(page, "<td class=\"n\">{}</td>", value.map_or_else(|| "–".to_owned(), short));
+                let _ = write!(
+                    page,
+                    "<td class=\"n\">{}</td>",
+                    value.map_or_else(|| "–".to_owned(), Figure::text)
+                );
             }
             page.push_str("</tr>");
         }
-        page.push_str("</table></div></section>");
+        page.push_str("</table></div>");
+        if table.has_marks() {
+            let _ = write!(page, "<p class=\"soft\">{MARK}</p>");
+        }
+        page.push_str("</section>");
     }
     for plot in summary::plots(report) {
         page.push_str(&plot);

@@ -56,7 +56,7 @@ pub use side::{SideArgs, side};
 const EXAMPLES: &str = "\
 Examples:
   tautline bench --quick
-        Everything, with few samples.
+        Most of it, with few samples.
   tautline bench
         Everything, with an HTML report and plots; it takes a while, and shows its progress.
   tautline bench --only latency,64,tautline
@@ -108,10 +108,11 @@ of this name iceoryx2) are measured in the same rounds. The report says what cou
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct BenchArgs {
-    /// In less than two minutes, with wider spread
+    /// In one or two minutes on an idle machine, with wider spread; leaves out the costliest experiments
     #[arg(long)]
     quick: bool,
-    /// Only these tests, systems, sizes (comma-separated, see the examples)
+    /// Only these tests, systems and sizes (comma-separated): a row must match one word of each kind that is given;
+    /// what it is compared with is measured, too. A wrong word shows all that there are
     #[arg(long, value_name = "WORDS", default_value = "", hide_default_value = true)]
     only: Only,
     /// How often everything is measured; by default 5, or 3 with --quick
@@ -130,7 +131,7 @@ pub struct BenchArgs {
     /// Only on this host: loopback and shared memory
     #[arg(long)]
     loopback: bool,
-    /// Fail if a result beats its own limit by more than 5 %, or if something could not be measured
+    /// Fail if a row beats its limit by more than 5 % ("WRONG LIMIT"), or could not be measured
     #[arg(long)]
     strict: bool,
     /// Measure nothing: show what changed between two runs (files made by --json)
@@ -181,7 +182,9 @@ pub fn bench(args: &BenchArgs) -> Result<ExitCode> {
         print!("{}", compare::compare(before, after, args.json)?);
         return Ok(ExitCode::SUCCESS);
     }
-    if let Some(file) = &args.html {
+    let file = report_file(args);
+    let is_new = file.as_ref().is_some_and(|file| !file.exists());
+    if let Some(file) = &file {
         // Better now than after the measurement.
         std::fs::OpenOptions::new().append(true).create(true).open(file).with_context(|| {
             format!("cannot write {}\ngive another file: --html FILE; the reason was", file.display())
@@ -196,6 +199,9 @@ pub fn bench(args: &BenchArgs) -> Result<ExitCode> {
     let report = match measure(args, extent, &mut signals) {
         Ok(report) => report,
         Err(error) => {
+            if let Some(file) = file.filter(|_| is_new) {
+                let _ = std::fs::remove_file(file);
+            }
             let Some(interrupted) = error.downcast_ref::<Interrupted>() else { return Err(error) };
             eprintln!("tautline: {interrupted}");
             return Ok(ExitCode::from((128 + interrupted.0) as u8));
@@ -496,20 +502,31 @@ impl Bench {
     }
 }
 
+/// The file of the HTML report, if there is to be one.
+fn report_file(args: &BenchArgs) -> Option<PathBuf> {
+    match &args.html {
+        Some(file) => Some(file.clone()),
+        None if args.json || args.smoke || args.paper.is_some() => None,
+        None if std::path::Path::new("target").is_dir() => Some("target/tautline-bench.html".into()),
+        None => Some("tautline-bench.html".into()),
+    }
+}
+
 fn show(args: &BenchArgs, report: &Report) -> Result<()> {
     if args.json {
+        if report.machine.is_busy() {
+            eprintln!("tautline: {}", table::BUSY);
+        }
+        for what in &report.missing {
+            eprintln!("tautline: not measured: {what}");
+        }
         for row in report.rows() {
             println!("{}", serde_json::to_string(row)?);
         }
     } else {
         print!("{}", table::render(report));
     }
-    let file = match &args.html {
-        Some(file) => file.clone(),
-        None if args.json || args.smoke => return Ok(()),
-        None if std::path::Path::new("target").is_dir() => "target/tautline-bench.html".into(),
-        None => "tautline-bench.html".into(),
-    };
+    let Some(file) = report_file(args) else { return Ok(()) };
     std::fs::write(&file, html::render(report)).with_context(|| {
         format!("cannot write {}\ngive another file: --html FILE; the reason was", file.display())
     })?;

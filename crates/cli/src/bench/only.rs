@@ -176,6 +176,12 @@ impl Only {
                 || (word == "collectives" && matches!(cell.test, Test::Many(one) if one.is_collective()))
                 || (word == "xdp" && system.device().starts_with("xdp"))
         };
+        // Jobs take long: they are measured if they are named, or with everything.
+        let names_jobs = || self.systems.iter().any(|word| word == "many" || word == "collectives");
+        let job = matches!(cell.test, Test::Many(_)) && !self.is_everything();
+        if job && !self.tests.contains(&cell.test) && !names_jobs() {
+            return false;
+        }
         (self.tests.is_empty() || self.tests.contains(&cell.test))
             && (self.systems.is_empty() || self.systems.iter().any(called))
             && (self.bytes.is_empty() || self.bytes.contains(&cell.bytes))
@@ -216,6 +222,12 @@ mod tests {
             assert!(shared.iter().any(|cell| cell.name() == name), "{name}");
         }
         assert!(shared.iter().all(|cell| cell.system.device() != "udp"));
+        let jobs = |words: &str| {
+            let cells = cells(Extent::Full, false, &words.parse().unwrap(), &Here::default());
+            cells.iter().filter(|cell| matches!(cell.test, Test::Many(_))).count()
+        };
+        assert!(jobs("") == jobs("many") && jobs("many") > jobs("collectives") && jobs("scan,8") > 0);
+        assert_eq!((jobs("shm"), jobs("8,64K"), jobs("latency,tautline")), (0, 0, 0));
         assert_eq!("".parse(), Ok(Only::default()));
         assert!("latency,,8".parse::<Only>().is_err());
         assert!("nonsense".parse::<Only>().unwrap_err().contains("latency"));

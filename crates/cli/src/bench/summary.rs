@@ -5,7 +5,7 @@ use super::pair::Path;
 use super::plan::Test;
 use super::rows::Row;
 use super::svg::{self, Line};
-use super::table::{curves, size};
+use super::table::{curves, short, size};
 use super::{Part, Report};
 
 /// A table: one line for each system.
@@ -18,7 +18,35 @@ pub struct Summary {
 pub struct SummaryLine {
     pub name: String,
     pub ours: bool,
-    pub values: Vec<Option<f64>>,
+    pub values: Vec<Option<Figure>>,
+}
+
+/// A figure of a table.
+#[derive(Clone, Copy)]
+pub struct Figure {
+    median: f64,
+    /// Its rounds differ by more than [`SPREAD`].
+    varies: bool,
+}
+
+/// Rounds that differ by more than this part of their median are marked.
+const SPREAD: f64 = 0.25;
+
+/// What the mark means.
+pub const MARK: &str = "~: the rounds differ by more than a quarter; the details have the lowest and highest";
+
+impl Figure {
+    /// With three significant digits, and a mark if its rounds differ.
+    pub fn text(self) -> String {
+        format!("{}{}", if self.varies { "~" } else { "" }, short(self.median))
+    }
+}
+
+impl Summary {
+    /// Whether a figure is marked.
+    pub fn has_marks(&self) -> bool {
+        self.lines.iter().flat_map(|line| &line.values).flatten().any(|figure| figure.varies)
+    }
 }
 
 /// A system of a table: how it is called there, and its rows.
@@ -119,7 +147,7 @@ fn line(rows: &[Row], entry: &Entry) -> SummaryLine {
     SummaryLine { name: entry.name.into(), ours: entry.system == "tautline", values }
 }
 
-fn value(rows: &[Row], entry: &Entry, test: Test, bytes: usize) -> Option<f64> {
+fn value(rows: &[Row], entry: &Entry, test: Test, bytes: usize) -> Option<Figure> {
     let row = rows.iter().find(|row| {
         (row.test, row.bytes, row.system.as_str(), row.policy)
             == (test.name(), bytes, entry.system, entry.policy)
@@ -128,7 +156,10 @@ fn value(rows: &[Row], entry: &Entry, test: Test, bytes: usize) -> Option<f64> {
             && (test != Test::Rate || row.window == Some(64))
             && (row.load == "idle" && !row.warm)
     });
-    row.and_then(|row| row.median)
+    let row = row?;
+    let median = row.median?;
+    let varies = row.low.zip(row.high).is_some_and(|(low, high)| high - low > SPREAD * median);
+    Some(Figure { median, varies })
 }
 
 /// The plots of the first screen: latency and bandwidth, between hosts if that was measured.

@@ -5,8 +5,11 @@ use std::fmt::Write as _;
 use super::case::Experiment;
 use super::plan::Test;
 use super::rows::Row;
-use super::summary::{self, Summary};
+use super::summary::{self, Figure, MARK, Summary};
 use super::{Part, Report};
+
+/// Said before any figure of a busy machine.
+pub const BUSY: &str = "THE MACHINE IS BUSY: figures will vary, and polling systems suffer most";
 
 /// Formats a size.
 pub fn size(bytes: usize) -> String {
@@ -36,6 +39,9 @@ fn opt(value: Option<f64>) -> String {
 /// The whole report: first what it is compared with, then everything.
 pub fn render(report: &Report) -> String {
     let mut text = String::new();
+    if report.machine.is_busy() {
+        let _ = writeln!(text, "{BUSY}\n");
+    }
     for table in summary::tables(report) {
         summary(&mut text, &table);
     }
@@ -67,9 +73,12 @@ fn summary(text: &mut String, table: &Summary) {
     for line in &table.lines {
         let _ = write!(text, "{:28}", line.name);
         for value in &line.values {
-            let _ = write!(text, " {:>12}", opt(*value));
+            let _ = write!(text, " {:>12}", value.map_or_else(|| "-".into(), Figure::text));
         }
         let _ = writeln!(text);
+    }
+    if table.has_marks() {
+        let _ = writeln!(text, "{MARK}");
     }
     let _ = writeln!(text);
 }
@@ -87,9 +96,10 @@ fn about(text: &mut String, report: &Report) {
     let m = &report.machine;
     let _ = writeln!(
         text,
-        "{}, {} cores{}, {}, load {:.2}",
+        "{}, {} core{}{}, {}, load {:.2}",
         m.machine.cpu,
         m.machine.cores,
+        if m.machine.cores == 1 { "" } else { "s" },
         if m.machine.virtualised { " (virtual)" } else { "" },
         m.machine.kernel,
         m.machine.load
@@ -111,9 +121,6 @@ fn about(text: &mut String, report: &Report) {
         m.copy[0],
         m.copy[1]
     );
-    if m.is_busy() {
-        let _ = writeln!(text, "THE MACHINE IS BUSY: figures will vary, and polling systems suffer most");
-    }
     for found in m.found.iter().filter(|found| found.version.is_some()) {
         let _ = writeln!(text, "rival {found}");
     }
@@ -190,7 +197,7 @@ fn section(text: &mut String, test: Test, rows: &[&Row]) {
     let _ = writeln!(text, "\n{}", heading(test));
     let _ = writeln!(
         text,
-        "{:>8} {:7} {:18} {:7} {:14} {:>9} {:>9} {:>9} {:>19}  ratio to its limit",
+        "{:>8} {:7} {:18} {:7} {:14} {:>9} {:>9} {:>9} {:>19}  ratio to its limit or rival",
         if rows.iter().any(|row| row.many.is_some()) { "many" } else { "size" },
         "load",
         "system",

@@ -34,8 +34,8 @@ pub(super) fn many(judge: &mut Judge<'_>) {
                 let ours = job(judge, OURS, experiment, bytes, ranks);
                 let theirs = job(judge, on_host(other), experiment, bytes, ranks);
                 let value = theirs.zip(ours).and_then(|(theirs, ours)| ratio(theirs, ours, VALUE));
-                let what = format!("{}, {ranks} ranks: faster", experiment.name());
-                judge.at_least(what, value, times, &format!("than {}", other.rival().name()));
+                let what = format!("speed of {}, {ranks} ranks", experiment.name());
+                judge.at_least(what, value, times, &format!("{}'s", other.rival().name()));
             }
         }
     }
