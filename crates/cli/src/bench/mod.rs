@@ -111,8 +111,8 @@ pub struct BenchArgs {
     /// In one or two minutes on an idle machine, with wider spread; leaves out the costliest experiments
     #[arg(long)]
     quick: bool,
-    /// Only these tests, systems and sizes (comma-separated): a row must match one word of each kind that is given;
-    /// what it is compared with is measured, too. A wrong word shows all that there are
+    /// Only these tests, systems and sizes (comma-separated): a row must match one word of each kind that is
+    /// given; what it is compared with is measured, too. A wrong word shows all that there are
     #[arg(long, value_name = "WORDS", default_value = "", hide_default_value = true)]
     only: Only,
     /// How often everything is measured; by default 5, or 3 with --quick
