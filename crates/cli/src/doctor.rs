@@ -243,7 +243,7 @@ fn machine(findings: &mut Vec<Finding>) {
             "virtual machine",
             Status::Warn,
             "there is a hypervisor: times vary with its other guests",
-            Some("compare ratios within one run of tautline bench, never figures of two"),
+            Some("compare ratios within one run of tautline bench; bench --compare says when other systems changed, too"),
         )
     } else {
         finding("virtual machine", Status::Ok, "there is no hypervisor", None)

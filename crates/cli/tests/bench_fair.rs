@@ -31,8 +31,11 @@ fn promises_nothing(row: &Value) -> bool {
 
 /// Runs rows of every test with a fault in both processes; returns those that did not notice it.
 fn unnoticed(fault: &str) -> Vec<Value> {
-    let (_, rows) = bench(&["--sabotage", fault, "--only", "8,64,1K,64K"]);
+    let (_, mut rows) = bench(&["--sabotage", fault, "--only", "8,64,1K,64K"]);
     assert!(rows.len() > 100, "{}", rows.len());
+    let (_, jobs) = bench(&["--sabotage", fault, "--only", "many"]);
+    assert!(jobs.len() > 40, "{}", jobs.len());
+    rows.extend(jobs);
     rows.into_iter().filter(|row| row["error"].is_null() && !promises_nothing(row)).collect()
 }
 

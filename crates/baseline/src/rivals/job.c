@@ -1,6 +1,6 @@
 /* A rank of a job of many ranks. Arguments: the socket of whoever measures, and the experiments as words
  * NAME:BYTES:COUNT. Rank 0 writes `joined` when all are there, and then for each experiment a line: its word,
- * nanoseconds, CPU nanoseconds of all ranks, and a sum of the result where it depends on all ranks. Every
+ * nanoseconds, and of all ranks together CPU nanoseconds, the sum of the halo exchange, and words read. Every
  * buffer is rewritten before each step, and every word of a result is compared with what it must be. */
 #include <mpi.h>
 #include <stdint.h>
@@ -17,6 +17,8 @@ enum { END = 1, DATA = 2, SIDE = 256, LONGEST = 600 };
 
 static int rank, size;
 static FILE *desk;
+/* Words that were read and compared since the time began. */
+static uint64_t words_read;
 
 static void fail(const char *what) {
   fprintf(stderr, "rank %d: %s\n", rank, what);
@@ -57,18 +59,20 @@ static void end_from(int first) {
   for (int to = first; to < size; to++) MPI_Send(&word, 8, MPI_BYTE, to, END, MPI_COMM_WORLD);
 }
 
-static void there_and_back(int other, uint64_t *word) {
-  uint64_t sent = *word;
-  MPI_Send(word, 8, MPI_BYTE, other, DATA, MPI_COMM_WORLD);
-  MPI_Recv(word, 8, MPI_BYTE, other, DATA, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-  expect(*word, sent + 1, "an answer is wrong");
+/* What rank `from` has for rank `to` in a step. */
+static uint64_t content(uint64_t step, int from, int to, uint64_t i) {
+  return step * 1000003u + (uint64_t)from * 4099u + (uint64_t)to * 17u + i;
 }
 
-static void answer(int other) {
-  uint64_t word;
-  MPI_Recv(&word, 8, MPI_BYTE, other, DATA, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-  word++;
-  MPI_Send(&word, 8, MPI_BYTE, other, DATA, MPI_COMM_WORLD);
+static void fill(uint64_t *w, uint64_t n, uint64_t step, int from, int to) {
+  for (uint64_t i = 0; i < n; i++) w[i] = content(step, from, to, i);
+}
+
+static void check(const uint64_t *w, uint64_t n, uint64_t step, int from, int to, const char *what) {
+  uint64_t differs = 0;
+  for (uint64_t i = 0; i < n; i++) differs |= w[i] ^ content(step, from, to, i);
+  words_read += n;
+  expect(differs, 0, what);
 }
 
 static int by_value(const void *a, const void *b) {
@@ -78,19 +82,27 @@ static int by_value(const void *a, const void *b) {
 
 /* The median of half of a round trip between two ranks, while all others wait. */
 static uint64_t ping_pong(int other, uint64_t count) {
-  uint64_t *times = words(count), word = 0, median = 0;
+  uint64_t *times = words(count), sent, received, median = 0;
   if (rank == 0) {
-    for (uint64_t i = 0; i < count; i++) {
+    for (uint64_t step = 0; step < count; step++) {
       uint64_t begin = now();
-      there_and_back(other, &word);
-      times[i] = now() - begin;
+      fill(&sent, 1, step, 0, other);
+      MPI_Send(&sent, 8, MPI_BYTE, other, DATA, MPI_COMM_WORLD);
+      MPI_Recv(&received, 8, MPI_BYTE, other, DATA, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+      check(&received, 1, step, other, 0, "an answer is wrong");
+      times[step] = now() - begin;
     }
     qsort(times, count, sizeof *times, by_value);
     median = times[count / 2] / 2;
     for (int to = 1; to < size; to++)
-      if (to != other) MPI_Send(&word, 8, MPI_BYTE, to, END, MPI_COMM_WORLD);
+      if (to != other) MPI_Send(&sent, 8, MPI_BYTE, to, END, MPI_COMM_WORLD);
   } else if (rank == other) {
-    for (uint64_t i = 0; i < count; i++) answer(0);
+    for (uint64_t step = 0; step < count; step++) {
+      MPI_Recv(&received, 8, MPI_BYTE, 0, DATA, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+      check(&received, 1, step, 0, other, "a message is wrong");
+      fill(&sent, 1, step, other, 0);
+      MPI_Send(&sent, 8, MPI_BYTE, 0, DATA, MPI_COMM_WORLD);
+    }
   } else {
     wait_for_end();
   }
@@ -129,26 +141,12 @@ static uint64_t halo(uint64_t steps) {
   return sum;
 }
 
-/* What rank `from` has for rank `to` in a step. */
-static uint64_t content(uint64_t step, int from, int to, uint64_t i) {
-  return step * 1000003u + (uint64_t)from * 4099u + (uint64_t)to * 17u + i;
-}
-
-static void fill(uint64_t *w, uint64_t n, uint64_t step, int from, int to) {
-  for (uint64_t i = 0; i < n; i++) w[i] = content(step, from, to, i);
-}
-
-static void check(const uint64_t *w, uint64_t n, uint64_t step, int from, int to, const char *what) {
-  uint64_t differs = 0;
-  for (uint64_t i = 0; i < n; i++) differs |= w[i] ^ content(step, from, to, i);
-  expect(differs, 0, what);
-}
-
 /* The sum of the contents of ranks 0 to `last`, all meant for rank `to`. */
 static void check_sum(const uint64_t *w, uint64_t n, uint64_t step, int last, int to, const char *what) {
   uint64_t differs = 0, ranks = (uint64_t)last + 1;
   for (uint64_t i = 0; i < n; i++)
     differs |= w[i] ^ (ranks * content(step, 0, to, i) + 4099u * (ranks * (ranks - 1) / 2));
+  words_read += n;
   expect(differs, 0, what);
 }
 
@@ -203,7 +201,8 @@ static void experiment(const char *word) {
   unsigned long long bytes, count;
   if (sscanf(word, "%31[^:]:%llu:%llu", name, &bytes, &count) != 3) fail("an experiment that cannot be read");
   MPI_Barrier(MPI_COMM_WORLD);
-  uint64_t cpu_before = cpu(), begin = now(), ns = 0, sum = 0, all_sum = 0;
+  words_read = 0;
+  uint64_t cpu_before = cpu(), begin = now(), ns = 0, sum = 0;
   if (!strcmp(name, "first")) {
     ns = ping_pong(size - 1, 1);
   } else if (!strcmp(name, "beside")) {
@@ -225,6 +224,7 @@ static void experiment(const char *word) {
     /* Once before, so that channels are open. */
     collective(name, n, count, mine, all);
     MPI_Barrier(MPI_COMM_WORLD);
+    words_read = 0;
     cpu_before = cpu();
     begin = now();
     for (uint64_t step = 0; step < count; step++) collective(name, n, step, mine, all);
@@ -232,12 +232,11 @@ static void experiment(const char *word) {
     free(mine);
     free(all);
   }
-  uint64_t used = cpu() - cpu_before, all_used = 0;
-  MPI_Reduce(&used, &all_used, 1, MPI_UINT64_T, MPI_SUM, 0, MPI_COMM_WORLD);
-  MPI_Reduce(&sum, &all_sum, 1, MPI_UINT64_T, MPI_SUM, 0, MPI_COMM_WORLD);
+  uint64_t own[3] = {cpu() - cpu_before, sum, words_read}, all[3];
+  MPI_Reduce(own, all, 3, MPI_UINT64_T, MPI_SUM, 0, MPI_COMM_WORLD);
   if (rank == 0) {
-    fprintf(desk, "%s %llu %llu %llu\n", word, (unsigned long long)ns, (unsigned long long)all_used,
-            (unsigned long long)all_sum);
+    fprintf(desk, "%s %llu %llu %llu %llu\n", word, (unsigned long long)ns, (unsigned long long)all[0],
+            (unsigned long long)all[1], (unsigned long long)all[2]);
     fflush(desk);
   }
 }

@@ -160,6 +160,8 @@ pub struct Report {
     pub missing: Vec<String>,
     /// How the jobs of many ranks were started.
     pub commands: Vec<String>,
+    /// A signal ended the measurement: there are fewer rows and rounds.
+    interrupted: Option<Interrupted>,
 }
 
 /// What was measured over one path.
@@ -199,19 +201,37 @@ pub fn bench(args: &BenchArgs) -> Result<ExitCode> {
     let report = match measure(args, extent, &mut signals) {
         Ok(report) => report,
         Err(error) => {
-            if let Some(file) = file.filter(|_| is_new) {
-                let _ = std::fs::remove_file(file);
-            }
-            let Some(interrupted) = error.downcast_ref::<Interrupted>() else { return Err(error) };
-            eprintln!("tautline: {interrupted}");
-            return Ok(ExitCode::from((128 + interrupted.0) as u8));
+            discard(file.filter(|_| is_new));
+            return Err(error);
         }
     };
+    if let Some(interrupted) = &report.interrupted {
+        discard(file.filter(|_| is_new));
+        print_rows(args, &report)?;
+        eprintln!("tautline: {interrupted}");
+        return Ok(ExitCode::from((128 + interrupted.0) as u8));
+    }
     match args.paper.as_deref().and_then(paper::of_number) {
         Some(paper) => print!("{}", paper::render(paper, &report, args.json)?),
-        None => show(args, &report)?,
+        None => {
+            print_rows(args, &report)?;
+            if let Some(file) = &file {
+                std::fs::write(file, html::render(&report)).with_context(|| {
+                    format!("cannot write {}\ngive another file: --html FILE; the reason was", file.display())
+                })?;
+                let earlier = if is_new { "" } else { " (in the place of an earlier one)" };
+                eprintln!("report: {}{earlier}", file.display());
+            }
+        }
     }
     Ok(if args.strict && !is_sound(&report) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Removes a report that was to be written.
+fn discard(file: Option<PathBuf>) {
+    if let Some(file) = file {
+        let _ = std::fs::remove_file(file);
+    }
 }
 
 /// Whether everything was measured and no limit was beaten; says on standard error what was not.
@@ -271,6 +291,9 @@ fn measure(args: &BenchArgs, extent: Extent, signals: &mut Signals) -> Result<Re
     }
     let machine = machine::State::examine(extent, pinned, &paths);
     missing.extend(machine.missing());
+    if machine.no_xdp.is_none() && paths.contains(&Path::Veth { mtu: 9000 }) {
+        missing.push("AF_XDP over frames of 9,000 bytes: it is measured over those of 1,500".into());
+    }
     // A smoke test needs no rivals, unless it names them.
     let rivals = if extent == Extent::Smoke && !args.only.names_rivals() {
         Vec::new()
@@ -284,7 +307,14 @@ fn measure(args: &BenchArgs, extent: Extent, signals: &mut Signals) -> Result<Re
     };
     let plans: Vec<_> = paths
         .iter()
-        .map(|path| (*path, plan::cells(extent, path.is_veth(), &only, &here(*path))))
+        .map(|path| {
+            let mut cells = plan::cells(extent, path.is_veth(), &only, &here(*path));
+            if cores.len() < 2 {
+                // What polls for a process on its own core is no limit.
+                cells.iter_mut().filter_map(|cell| cell.limit.as_mut()).for_each(|limit| limit.hard = false);
+            }
+            (*path, cells)
+        })
         .filter(|(_, cells)| !cells.is_empty())
         .collect();
     if plans.is_empty() {
@@ -298,7 +328,7 @@ fn measure(args: &BenchArgs, extent: Extent, signals: &mut Signals) -> Result<Re
         );
     }
     let bar = bar((plans.iter().map(|(_, cells)| cells.len()).sum::<usize>() * rounds) as u64);
-    let (mut parts, mut commands) = (Vec::new(), Vec::new());
+    let (mut parts, mut commands, mut interrupted) = (Vec::new(), Vec::new(), None);
     for (path, cells) in plans {
         let results = cells
             .iter()
@@ -310,20 +340,27 @@ fn measure(args: &BenchArgs, extent: Extent, signals: &mut Signals) -> Result<Re
             extent,
             pair: None,
             contenders: Contenders::default(),
-            jobs: Jobs::default(),
+            jobs: Jobs::new(args.sabotage),
             sabotage: args.sabotage,
             results,
             bar: bar.clone(),
         };
         for round in 0..rounds {
-            bench.round(round, signals)?;
+            if let Err(error) = bench.round(round, signals) {
+                interrupted = Some(error.downcast::<Interrupted>()?);
+                bench.results.retain(|result| !result.figures.is_empty());
+                break;
+            }
         }
         commands.append(&mut bench.jobs.commands);
         let results = bench.results;
         parts.push(Part { path, rows: rows::rows(&results, path), targets: targets::judge(&results) });
+        if interrupted.is_some() {
+            break;
+        }
     }
     bar.finish_and_clear();
-    Ok(Report { machine, parts, missing, commands })
+    Ok(Report { machine, parts, missing, commands, interrupted })
 }
 
 fn bar(len: u64) -> ProgressBar {
@@ -512,7 +549,8 @@ fn report_file(args: &BenchArgs) -> Option<PathBuf> {
     }
 }
 
-fn show(args: &BenchArgs, report: &Report) -> Result<()> {
+/// The rows as text, or as JSON.
+fn print_rows(args: &BenchArgs, report: &Report) -> Result<()> {
     if args.json {
         if report.machine.is_busy() {
             eprintln!("tautline: {}", table::BUSY);
@@ -526,10 +564,5 @@ fn show(args: &BenchArgs, report: &Report) -> Result<()> {
     } else {
         print!("{}", table::render(report));
     }
-    let Some(file) = report_file(args) else { return Ok(()) };
-    std::fs::write(&file, html::render(report)).with_context(|| {
-        format!("cannot write {}\ngive another file: --html FILE; the reason was", file.display())
-    })?;
-    eprintln!("report: {}", file.display());
     Ok(())
 }

@@ -77,4 +77,20 @@ impl Experiment {
                 | Experiment::Asleep
         )
     }
+
+    /// Words that all ranks together read and compare in a step, with `words` of each rank or pair of ranks.
+    pub const fn words_read(self, ranks: u64, words: u64) -> u64 {
+        match self {
+            Experiment::Start | Experiment::Halo | Experiment::Asleep | Experiment::Barrier => 0,
+            Experiment::First | Experiment::Beside => 2,
+            Experiment::Reduce => words,
+            Experiment::Broadcast
+            | Experiment::AllReduce
+            | Experiment::Gather
+            | Experiment::Scatter
+            | Experiment::ReduceScatter
+            | Experiment::Scan => ranks * words,
+            Experiment::AllGather | Experiment::AllToAll => ranks * ranks * words,
+        }
+    }
 }

@@ -4,6 +4,7 @@
 //! One job per system, number of ranks and round does all the experiments that are wanted of it. Its ranks
 //! are started by the system's own launcher and are not pinned: there may be more of them than cores.
 
+mod grid;
 mod rank;
 
 use std::collections::HashMap;
@@ -11,16 +12,18 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use clap::ValueEnum as _;
 use tautline_baseline::cpu;
 use tautline_baseline::rivals::{JobProgram, run_job};
 
 use super::case::{Experiment, Other, Outcome, System, Work};
 use super::pair::Interrupted;
+use super::side::Fault;
 use crate::sys::Signals;
 pub use rank::{RankArgs, rank};
 
 /// No job takes longer than this: a rival whose ranks poll may need minutes where they outnumber the cores.
-const JOB_TIME: Duration = Duration::from_secs(90);
+const JOB_TIME: Duration = Duration::from_secs(60);
 
 /// What a rank measured, by experiment.
 type Results = HashMap<Work, Result<Outcome, String>>;
@@ -32,13 +35,21 @@ pub struct Jobs {
     /// The results of this round, by system and ranks.
     results: HashMap<(System, u64), Results>,
     round: usize,
-    /// Sums of results that do not depend on the number of ranks or the system, by experiment and count.
-    sums: HashMap<(Experiment, u64), u64>,
+    /// Jobs that were tried and failed, which are not tried again.
+    failed: HashMap<(System, u64), String>,
+    /// The sum of the halo exchange, by its steps.
+    sums: HashMap<u64, u64>,
+    sabotage: Option<Fault>,
     /// How jobs were started.
     pub commands: Vec<String>,
 }
 
 impl Jobs {
+    /// Jobs whose ranks have a fault, in tests.
+    pub fn new(sabotage: Option<Fault>) -> Jobs {
+        Jobs { sabotage, ..Jobs::default() }
+    }
+
     /// The outcome of an experiment in this round. `all` are the experiments that a job of this system and
     /// number of ranks will be asked for.
     pub fn run(
@@ -63,6 +74,10 @@ impl Jobs {
 
     /// Runs a job. An error only if the bench is to end.
     fn start(&mut self, system: System, ranks: u64, all: &[Work], signals: &mut Signals) -> Result<Results> {
+        if let Some(why) = self.failed.get(&(system, ranks)) {
+            let why = format!("not tried again: {why}");
+            return Ok(all.iter().map(|work| (*work, Err(why.clone()))).collect());
+        }
         let mut signal = None;
         let mut stop = || {
             signal = signal.or_else(|| signals.take());
@@ -76,7 +91,10 @@ impl Jobs {
         }
         let report = match report {
             Ok(report) => report,
-            Err(why) => return Ok(all.iter().map(|work| (*work, Err(why.clone()))).collect()),
+            Err(why) => {
+                self.failed.insert((system, ranks), why.clone());
+                return Ok(all.iter().map(|work| (*work, Err(why.clone()))).collect());
+            }
         };
         let command = report.command.replacen(&format!("-n {ranks} "), "-n RANKS ", 1);
         if !self.commands.contains(&command) {
@@ -96,14 +114,22 @@ impl Jobs {
 
     /// Reads a line of rank 0.
     fn outcome(&mut self, work: Work, word: &str, line: &str) -> Result<Outcome, String> {
-        let Work::Many { experiment, count, .. } = work else { return Err("no experiment of a job".into()) };
+        let Work::Many { experiment, ranks, bytes, count } = work else {
+            return Err("no experiment of a job".into());
+        };
         let numbers: Vec<u64> =
             line.split_whitespace().skip(1).filter_map(|number| number.parse().ok()).collect();
-        let ([ns, cpu_ns, sum], true) = (&numbers[..], line.starts_with(word)) else {
+        let ([ns, cpu_ns, sum, read], true) = (&numbers[..], line.starts_with(word)) else {
             return Err(format!("it answered {line:?}"));
         };
-        if *self.sums.entry((experiment, count)).or_insert(*sum) != *sum {
-            return Err("unfair: the result is not that of the other jobs".into());
+        if experiment == Experiment::Halo
+            && *self.sums.entry(count).or_insert_with(|| grid::sum_after(count)) != *sum
+        {
+            return Err("unfair: the result is not that of one process".into());
+        }
+        let must = experiment.words_read(ranks, bytes as u64 / 8) * count;
+        if *read != must {
+            return Err(format!("unfair: {read} words were read where {must} were moved"));
         }
         Ok(Outcome { elapsed_ns: *ns, cpu_ns: *cpu_ns, messages: count.max(1), ..Outcome::default() })
     }
@@ -114,6 +140,9 @@ impl Jobs {
             let mut command = Command::new(&program);
             command.args(["run", "-n", &ranks.to_string()]);
             command.arg("--").arg(program).arg("__rank");
+            if let Some(fault) = self.sabotage.and_then(|fault| fault.to_possible_value()) {
+                command.args(["--sabotage", fault.get_name()]);
+            }
             return Ok(command);
         };
         let program = self.programs.entry(other).or_insert_with(|| JobProgram::build(other.rival()));
@@ -133,14 +162,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_that_differ_are_unfair() {
+    fn wrong_results_and_unread_words_are_unfair() {
         let mut jobs = Jobs::default();
-        let work = |ranks| Work::Many { experiment: Experiment::Halo, ranks, bytes: 1024, count: 10 };
-        let mut read = |ranks, line| jobs.outcome(work(ranks), "halo:1024:10", line);
-        let outcome = read(2, "halo:1024:10 5000 7000 99\n").unwrap();
+        let halo = |ranks| Work::Many { experiment: Experiment::Halo, ranks, bytes: 1024, count: 10 };
+        let sum = grid::sum_after(10);
+        let mut read = |work, word: &str, line: &str| jobs.outcome(work, word, line);
+        let line = format!("halo:1024:10 5000 7000 {sum} 0\n");
+        let outcome = read(halo(2), "halo:1024:10", &line).unwrap();
         assert_eq!((outcome.elapsed_ns, outcome.cpu_ns, outcome.messages), (5000, 7000, 10));
-        assert!(read(4, "halo:1024:10 4000 7000 99\n").is_ok());
-        assert!(read(4, "halo:1024:10 4000 7000 98\n").unwrap_err().starts_with("unfair"));
-        assert!(read(4, "scan:8:10 4000 7000 99\n").is_err() && read(4, "").is_err());
+        let wrong = format!("halo:1024:10 5000 7000 {} 0\n", sum + 1);
+        assert!(read(halo(4), "halo:1024:10", &wrong).unwrap_err().starts_with("unfair"));
+        assert!(read(halo(4), "halo:1024:10", "scan:8:10 1 1 0 0").is_err());
+        let scan = Work::Many { experiment: Experiment::Scan, ranks: 3, bytes: 16, count: 10 };
+        assert!(read(scan, "scan:16:10", "scan:16:10 1 1 0 60").is_ok());
+        assert!(read(scan, "scan:16:10", "scan:16:10 1 1 0 59").unwrap_err().starts_with("unfair"));
     }
 }

@@ -34,39 +34,44 @@ fn experiment(work: Work) -> Experiment {
     experiment
 }
 
-/// What jobs of each number of ranks do.
+/// What jobs of each number of ranks do. Where ranks outnumber the cores, rivals that poll are thousands of
+/// times slower, so that everyone does less.
 fn works(extent: Extent) -> Vec<(u64, Work)> {
     let counts: &[u64] = match extent {
         Extent::Full => &[2, 4, 8, 16, 64],
         Extent::Quick => &[2, 8, 64],
         Extent::Smoke => &[2, 3],
     };
-    let pick = |full, quick| match extent {
-        Extent::Full => full,
-        Extent::Quick => quick,
-        Extent::Smoke => 3,
-    };
+    let cores = tautline_baseline::cpu::allowed_cores().map_or(1, |cores| cores.len()) as u64;
     let mut works = Vec::new();
     for &ranks in counts {
+        let pick = |roomy, crowded| match extent {
+            Extent::Smoke => 3,
+            _ if ranks > cores => crowded,
+            Extent::Full => roomy,
+            Extent::Quick => roomy / 10,
+        };
         let mut add = |experiment, bytes, count| {
             works.push((ranks, Work::Many { experiment, ranks, bytes, count }));
         };
         add(Experiment::Start, 0, 1);
         add(Experiment::First, 8, 1);
-        add(Experiment::Beside, 8, pick(2_000, 300));
-        add(Experiment::Asleep, 0, pick(1_000, 200));
-        add(Experiment::AllToAll, 1 << 10, pick(100, 10));
+        add(Experiment::Beside, 8, pick(2_000, 200));
+        add(Experiment::Asleep, 0, pick(2_000, 200));
+        add(Experiment::AllToAll, 1 << 10, pick(200, 10));
         if ranks <= 8 {
-            add(Experiment::Halo, 1 << 10, pick(5_000, 500));
+            add(Experiment::Halo, 1 << 10, pick(5_000, 200));
         }
         if ranks > 16 {
             continue;
         }
         for experiment in Experiment::ALL.into_iter().filter(|experiment| experiment.is_collective()) {
-            add(experiment, 8, pick(200, 20));
-            if !matches!(experiment, Experiment::Barrier) {
-                add(experiment, 64 << 10, pick(50, 5));
+            if experiment == Experiment::Barrier {
+                add(experiment, 0, pick(500, 20));
+                continue;
             }
+            add(experiment, 8, pick(500, 10));
+            add(experiment, 64 << 10, pick(50, 3));
         }
     }
     works
