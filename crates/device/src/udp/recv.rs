@@ -13,7 +13,7 @@ const BATCH_GROWTH: usize = 8;
 /// Retries after an error that does not concern receiving.
 const RECV_RETRIES: usize = 4;
 /// This many datagrams at once are a burst, which coalescing makes cheaper.
-const BURST: usize = 4;
+const BURST: usize = 2;
 /// After this many consecutive datagrams that were not coalesced, coalescing costs more than it gains.
 const SINGLES_MAX: u32 = 1_024;
 /// This many receives after coalescing was turned off still expect trains: far longer than a datagram takes

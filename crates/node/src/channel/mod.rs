@@ -545,6 +545,8 @@ impl Channel {
 
 /// Bytes that are worth a system call of their own.
 const TRAIN: usize = 60_000;
+/// The same while the peer has nothing to do.
+const FIRST_TRAIN: usize = 12_000;
 const _: () = assert!(TX_QUEUE >= 64);
 
 /// Writes a whole small message; returns its bytes.

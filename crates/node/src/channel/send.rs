@@ -4,7 +4,7 @@ use tautline_device::SlotId;
 use tautline_link::Nanos;
 use tautline_wire::record::{self, Class, LONG_LEN, Record, RecordHead, Records, SHORT_LEN};
 
-use super::{Channel, Kind, OpenFrame, Port, TRAIN, write_short};
+use super::{Channel, FIRST_TRAIN, Kind, OpenFrame, Port, TRAIN, write_short};
 use crate::SendError;
 
 /// Bytes from which on a piece through shared memory is worth a loan or a frame of its own.
@@ -239,9 +239,12 @@ impl Channel {
         // Now, for the program may panic while it fills.
         self.note_timer(port, now);
         self.mark_dirty(port);
+        // Freeing slots flushes: now, before there is a train that it would tear.
+        self.link.free_acknowledged(port);
         if let Some(full) = self.open.take() {
             self.link.send_in_train(port, now, (full.slot, full.used));
         }
+        let mut train = self.train_len(port, capacity);
         let mut done = 0;
         while len - done >= take && self.has_room(port) {
             let Some(slot) = port.take_slot() else { break };
@@ -256,11 +259,20 @@ impl Channel {
             done += take;
             self.link.send_in_train(port, now, (slot, capacity));
             // A short rest goes along.
-            if port.waiting_frames() * capacity >= TRAIN && len - done >= TRAIN / 2 {
+            if port.waiting_frames() * capacity >= train && len - done >= train / 2 {
                 port.flush();
+                train = self.train_len(port, capacity);
             }
         }
         done
+    }
+
+    /// Bytes that leave together. The first trains are short, because a receiver that has nothing to do can
+    /// begin with them while the others are written; the more is on its way, the longer they get.
+    #[inline]
+    fn train_len(&self, port: &Port, capacity: usize) -> usize {
+        let on_its_way = self.link.link().map_or(0, tautline_link::Link::unacknowledged);
+        (on_its_way.saturating_sub(port.waiting_frames()) * capacity).clamp(FIRST_TRAIN, TRAIN)
     }
 
     /// Makes room for up to `want` more bytes of a message at the end of the open frame, or of a new one;

@@ -26,6 +26,9 @@ use crate::{Down, Member, SendError};
 /// Frames under way to one node, oldest first.
 type Frames = Arc<Mutex<VecDeque<Vec<u8>>>>;
 
+/// How many frames left by each flush.
+type Trains = Arc<Mutex<Vec<usize>>>;
+
 const MAX_FRAME: usize = 1472;
 
 /// One end of the wire. What it learns by itself is put into `events` by the test.
@@ -36,6 +39,9 @@ struct Wire {
     out: Frames,
     input: Frames,
     events: Arc<Mutex<VecDeque<DeviceEvent>>>,
+    /// Frames since the last flush.
+    queued: usize,
+    trains: Trains,
 }
 
 impl Datagram for Wire {
@@ -59,8 +65,14 @@ impl Datagram for Wire {
     }
     fn send(&mut self, _: RouteId, slot: SlotId, range: Range<usize>) {
         self.out.lock().unwrap().push_back(self.arena.bytes(slot, range).to_vec());
+        self.queued += 1;
     }
-    fn flush(&mut self) {}
+    fn flush(&mut self) {
+        match std::mem::take(&mut self.queued) {
+            0 => {}
+            frames => self.trains.lock().unwrap().push(frames),
+        }
+    }
     fn recv(&mut self, batch: &mut RxBatch) -> std::io::Result<usize> {
         batch.clear();
         let mut input = self.input.lock().unwrap();
@@ -90,6 +102,8 @@ struct Pair {
     /// Frames under way to each.
     frames: [Frames; 2],
     events: [Arc<Mutex<VecDeque<DeviceEvent>>>; 2],
+    /// What has left each.
+    trains: [Trains; 2],
     /// The handlers "short" and "stream" of the other side.
     short: Key,
     stream: Key,
@@ -112,6 +126,7 @@ impl Pair {
     fn with(mut change: impl FnMut(&mut Job, &mut Config)) -> Pair {
         let frames: [Frames; 2] = Default::default();
         let events: [Arc<Mutex<VecDeque<DeviceEvent>>>; 2] = Default::default();
+        let trains: [Trains; 2] = Default::default();
         let mut lanes = [0, 1].map(|rank: usize| {
             let wire = Wire {
                 arena: Arena::new(256, MAX_FRAME),
@@ -120,6 +135,8 @@ impl Pair {
                 out: frames[1 - rank].clone(),
                 input: frames[rank].clone(),
                 events: events[rank].clone(),
+                queued: 0,
+                trains: trains[rank].clone(),
             };
             let (mut job, mut config) = (job(rank), Config::default());
             change(&mut job, &mut config);
@@ -137,7 +154,7 @@ impl Pair {
             assert_eq!(keys[0], keys[1]);
             keys[0]
         });
-        Pair { now: 1, lanes, frames, events, short, stream }
+        Pair { now: 1, lanes, frames, events, trains, short, stream }
     }
 
     /// A pair with an open channel and nothing under way.

@@ -196,6 +196,8 @@ fn a_restarted_peer_is_another_incarnation() {
         out: pair.frames[1].clone(),
         input: pair.frames[0].clone(),
         events: Arc::default(),
+        queued: 0,
+        trains: Trains::default(),
     };
     let names = vec![("short".to_owned(), true)];
     pair.lanes[0] = Lane::new(&job(0), 0, Config::default(), Box::new(wire), [9; 32], names).unwrap();
@@ -238,6 +240,8 @@ fn members_of_another_ip_version_are_refused() {
         out: Frames::default(),
         input: Frames::default(),
         events: Arc::default(),
+        queued: 0,
+        trains: Trains::default(),
     };
     let mut job = job(0);
     Arc::make_mut(&mut job.members)[1].addr = "[::1]:7000".parse().unwrap();

@@ -188,7 +188,7 @@ fn cleared_bits_delay_and_lose_nothing() {
 fn dead_end(addr: SocketAddr) -> Wire {
     let arena = Arena::new(64, MAX_FRAME);
     let (out, input, events) = Default::default();
-    Wire { arena, addr, peer: addr, out, input, events }
+    Wire { arena, addr, peer: addr, out, input, events, queued: 0, trains: Trains::default() }
 }
 
 /// N-16: more nodes dial at once than may wait to be accepted; all of them share memory in the end.

@@ -157,3 +157,37 @@ fn unreported_handlers_are_not_reported() {
     names.leave_unreported(names.find("short").unwrap());
     assert_eq!(pair.lanes[0].undelivered(), []);
 }
+
+/// N-29: the frames of a message leave together, also if slots were acknowledged before it; of a long one the
+/// first leave in short trains, and the others in trains that become longer.
+#[test]
+fn frames_leave_in_trains() {
+    let mut pair = Pair::connected();
+    for (from, len, trains) in [(0, 4_096, vec![3]), (1, 4_096, vec![3]), (0, 4_096, vec![3])] {
+        pair.trains[from].lock().unwrap().clear();
+        send_long(&mut pair, from, len);
+        assert_eq!(*pair.trains[from].lock().unwrap(), trains, "{len} bytes");
+        pair.now += 1_000;
+        pair.lanes[1 - from].poll_deferred(pair.now);
+        pair.take(1 - from);
+    }
+    pair.settle();
+    pair.trains[0].lock().unwrap().clear();
+    send_long(&mut pair, 0, 60_000);
+    let trains = std::mem::take(&mut *pair.trains[0].lock().unwrap());
+    assert!(trains[0] <= 10, "the receiver can begin soon: {trains:?}");
+    assert!(trains.is_sorted_by(|a, b| a <= b || a == trains.last().unwrap()), "{trains:?}");
+    assert!(trains.len() <= 4, "{trains:?}");
+    // More is on its way now: this one leaves at once.
+    send_long(&mut pair, 0, 60_000);
+    let trains = std::mem::take(&mut *pair.trains[0].lock().unwrap());
+    assert_eq!(trains.len(), 1, "{trains:?}");
+}
+
+fn send_long(pair: &mut Pair, from: usize, len: usize) {
+    let message = pair.begin(from, len as u64).unwrap();
+    let bytes = vec![from as u8; len];
+    assert_eq!(pair.add(from, message, 0, &bytes), len);
+    pair.lanes[from].peers.member_mut(1 - from as Rank).channel.messages.end(message.number);
+    pair.send_now(from);
+}
