@@ -267,8 +267,8 @@ impl Channel {
         done
     }
 
-    /// Bytes that leave together. The first trains are short, because a receiver that has nothing to do can
-    /// begin with them while the others are written; the more is on its way, the longer they get.
+    /// Bytes that leave together (N-29). The first trains are short, because a receiver that has nothing to
+    /// do can begin with them while the others are written; the more is on its way, the longer they get.
     #[inline]
     fn train_len(&self, port: &Port, capacity: usize) -> usize {
         let on_its_way = self.link.link().map_or(0, tautline_link::Link::unacknowledged);

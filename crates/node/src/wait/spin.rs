@@ -21,7 +21,7 @@ const OWN_TURN: Nanos = 500;
 /// After so many waits in a row in which polling alone was in vain, the core is offered at once.
 const VAIN: u32 = 4;
 /// Where ranks outnumber the cores, the core is offered after so long: for a peer that runs, time to answer.
-const CROWDED_SPIN: Nanos = 2_000;
+const CROWDED_SPIN: Nanos = 300;
 /// How much longer the core is offered there: to be woken costs more than the turns of a few others.
 const CROWDED_OFFERS: Nanos = 10;
 /// One wait of so many tries again what polling alone finds.
@@ -300,7 +300,7 @@ mod tests {
         // Where eight ranks share two cores, all others may have had a turn.
         let crowd = SpinBackoff::new(8, 2);
         let mut spinner = Spinner::new(Waiting::SpinThenPark, SPIN, 0, &crowd);
-        assert_eq!(spinner.turn(1_000), Turn::Spin);
+        assert_eq!(spinner.turn(CROWDED_SPIN - 1), Turn::Spin);
         assert_eq!([spinner.turn(2_000), spinner.turn(2_001 + INTERRUPTED)], [Turn::Yield; 2]);
         assert_eq!(spinner.turn(2_002 + 5 * INTERRUPTED), Turn::Park);
     }
