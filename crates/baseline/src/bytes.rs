@@ -105,7 +105,8 @@ pub(crate) fn fifo(setup: &mut Setup<'_>) -> io::Result<Bytes> {
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let file = std::env::temp_dir().join(format!("tautline-fifo-{}-{number}", std::process::id()));
     let kind = FileType::Fifo;
-    rustix::fs::mknodat(rustix::fs::CWD, &file, kind, Mode::RUSR | Mode::WUSR, 0)?;
+    rustix::fs::mknodat(rustix::fs::CWD, &file, kind, Mode::RUSR | Mode::WUSR, 0)
+        .map_err(|why| io::Error::other(format!("cannot make {} ({why}); see TMPDIR", file.display())))?;
     let open = |flags| rustix::fs::open(&file, flags | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty());
     // In this order neither waits for the other.
     let ends = open(OFlags::RDONLY).and_then(|reader| Ok((reader, open(OFlags::WRONLY)?)));
