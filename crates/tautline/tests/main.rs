@@ -21,6 +21,7 @@ mod loopback;
 mod memory;
 mod memory_progress;
 mod messages;
+mod multicast;
 mod paths;
 mod peers;
 mod pieces;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::Endpoint;
 use crate::lane::Lane;
+use crate::multicast::{MulticastReceiveId, MulticastSendId};
 use crate::tags::{Buffer, ClaimId, Ended, Failure, Mode, Pattern, ReceiveId, SendId, Sent, Status};
 use crate::{Rank, SendError};
 
@@ -177,7 +178,7 @@ impl Tagged<'_> {
         // Those before `first` have ended; the others are looked at when anything has happened.
         let (mut first, mut seen) = (0, None);
         self.wait_served(timeout, |lane| {
-            if seen.replace(lane.tags.activity()) == Some(lane.tags.activity()) {
+            if seen.replace(lane.request_activity()) == Some(lane.request_activity()) {
                 return false;
             }
             while first < requests.len() && requests[first].has_ended(lane) {
@@ -199,7 +200,7 @@ impl Tagged<'_> {
     ) -> Result<(), SendError> {
         let (mut first, mut seen) = (0, None);
         self.wait_served(None, |lane| {
-            if seen.replace(lane.tags.activity()) == Some(lane.tags.activity()) {
+            if seen.replace(lane.request_activity()) == Some(lane.request_activity()) {
                 return false;
             }
             while first < requests.len() && requests[first].has_ended(lane) {
@@ -280,7 +281,7 @@ impl Tagged<'_> {
     /// Polls and waits until `done`, which is code of this crate, returns true (true) or `timeout` has passed
     /// (false). Memory and tags are served at once.
     #[inline]
-    fn wait_served(
+    pub(super) fn wait_served(
         &self,
         timeout: Option<Duration>,
         mut done: impl FnMut(&mut Lane) -> bool,
@@ -300,13 +301,17 @@ impl Tagged<'_> {
     }
 }
 
-/// A send or a receive.
+/// A send or a receive, with a tag or of a multicast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TagRequest {
     /// A send.
     Send(SendId),
     /// A receive.
     Receive(ReceiveId),
+    /// A send of a multicast.
+    MulticastSend(MulticastSendId),
+    /// A receive of a multicast.
+    MulticastReceive(MulticastReceiveId),
 }
 
 impl TagRequest {
@@ -314,6 +319,8 @@ impl TagRequest {
         match self {
             TagRequest::Send(id) => lane.tags.is_sent(*id),
             TagRequest::Receive(id) => lane.tags.is_received(*id),
+            TagRequest::MulticastSend(id) => lane.multicast.is_sent(*id),
+            TagRequest::MulticastReceive(id) => lane.multicast.is_received(*id),
         }
     }
 }

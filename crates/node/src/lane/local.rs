@@ -254,7 +254,7 @@ impl Lane {
         let room = self.has_new_local_room();
         // Nobody might wake this node for a ring that is corrupt.
         let corrupt = self.local.poll.active().any(|rank| self.peers.member(rank).channel.is_corrupt());
-        let more = self.memory.has_more() || self.tags.has_more();
+        let more = self.memory.has_more() || self.tags.has_more() || self.multicast.has_more();
         let is_sweep_due = self.local.poll.asleep && self.local.poll.is_sweep_due(now);
         let swept = is_sweep_due && self.sweep(now);
         if is_sweep_due {

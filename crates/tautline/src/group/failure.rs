@@ -8,7 +8,7 @@ use tautline_node::TagRequest;
 use super::Inner;
 use crate::error::{Error, Result};
 use crate::tags::{ANY, Receive, Request};
-use crate::{Down, Rank, SendError, down_byte};
+use crate::{Down, Rank, SendError};
 
 /// Groups of up to this many members send notices to all members; larger ones to the neighbours at distances
 /// of powers of two, which hand them on.
@@ -26,7 +26,7 @@ pub(super) struct Notice {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cause {
+pub(super) enum Cause {
     Gone(Rank, Down),
     /// A member's call has failed for a reason of its own.
     Failed(Rank),
@@ -49,7 +49,7 @@ impl Cause {
 impl Notice {
     fn to_bytes(self) -> [u8; NOTICE] {
         let (kind, rank, why) = match self.cause {
-            Cause::Gone(rank, why) => (0, rank, down_byte::to_byte(why)),
+            Cause::Gone(rank, why) => (0, rank, why.to_byte()),
             Cause::Failed(rank) => (1, rank, 0),
             Cause::Revoked => (2, 0, 0),
         };
@@ -65,7 +65,7 @@ impl Notice {
         let (rank, rest) = rest.split_first_chunk()?;
         let rank = Rank::from_le_bytes(*rank);
         let cause = match rest[0] {
-            0 => Cause::Gone(rank, down_byte::from_byte(rest[1])),
+            0 => Cause::Gone(rank, Down::from_byte(rest[1])),
             1 => Cause::Failed(rank),
             2 => Cause::Revoked,
             _ => return None,
@@ -104,6 +104,11 @@ impl Failures {
     /// Returns whether collectives fail.
     pub(super) fn any(&self) -> bool {
         self.first.load(Ordering::Acquire) != u64::MAX
+    }
+
+    /// Why collectives fail, if they do.
+    pub(super) fn cause(&self) -> Option<Cause> {
+        self.lock().cause
     }
 
     /// An error if the collective of this number fails.
