@@ -56,6 +56,8 @@ fn latency_rows_have_every_key() {
         "single-copy",
         "stream",
         "sysv",
+        "tag",
+        "tag-queues",
         "tautline",
         "tcp",
         "tcp-nagle",

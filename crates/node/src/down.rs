@@ -17,6 +17,8 @@ pub enum Down {
     Unreachable,
     /// The launcher saw its process end, and there was no channel to it.
     Reported,
+    /// The other members of a group agreed to go on without it.
+    Excluded,
     /// It refused this node.
     Refused(RefuseReason),
 }
@@ -31,6 +33,7 @@ impl Down {
             Down::Died(Death::Restarted) => 4,
             Down::Died(Death::Violation) => 5,
             Down::Reported => 6,
+            Down::Excluded => 7,
             _ => 0,
         }
     }
@@ -45,6 +48,7 @@ impl Down {
             4 => Down::Died(Death::Restarted),
             5 => Down::Died(Death::Violation),
             6 => Down::Reported,
+            7 => Down::Excluded,
             _ => Down::Exited,
         }
     }
@@ -58,6 +62,7 @@ impl std::fmt::Display for Down {
             Down::Closed => f.write_str("it closed"),
             Down::Unreachable => f.write_str("it could not be reached"),
             Down::Reported => f.write_str("its launcher reported its end"),
+            Down::Excluded => f.write_str("the members of a group go on without it"),
             Down::Refused(refusal) => write!(f, "it refused: {refusal}"),
         }
     }
@@ -69,7 +74,7 @@ mod tests {
 
     #[test]
     fn bytes_come_back() {
-        for byte in 0..=6 {
+        for byte in 0..=7 {
             assert_eq!(Down::from_byte(byte).to_byte(), byte);
         }
         assert_eq!(Down::from_byte(200), Down::Exited);

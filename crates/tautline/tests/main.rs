@@ -9,6 +9,7 @@ mod backpressure;
 mod blocked;
 mod closing;
 mod collective;
+mod exclusion;
 mod executors;
 mod failures;
 mod groups;

@@ -29,7 +29,7 @@ const LOAN_MORE: u8 = 8;
 /// Kinds of memory records; [`crate::memory`] defines them.
 pub(crate) const MEMORY_KINDS: std::ops::RangeInclusive<u8> = 16..=30;
 /// Kinds of tag records; [`crate::tags`] defines them.
-pub(crate) const TAG_KINDS: std::ops::RangeInclusive<u8> = 32..=38;
+pub(crate) const TAG_KINDS: std::ops::RangeInclusive<u8> = 32..=39;
 /// Kinds of multicast records; [`crate::multicast`] defines them.
 pub(crate) const MULTICAST_KINDS: std::ops::RangeInclusive<u8> = 40..=46;
 

@@ -108,6 +108,15 @@ impl Tagged<'_> {
         }
     }
 
+    /// Exchanges no more messages of these contexts with a peer, and tells it. Sends to it and receives from
+    /// it fail, here and there, and what it sends is dropped (E-13, E-14).
+    pub fn fence(&self, peer: Rank, contexts: std::ops::RangeInclusive<u32>) -> Result<(), SendError> {
+        let (mut lane, now) = self.0.enter()?;
+        lane.tags.fence(peer, contexts);
+        lane.service(now);
+        Ok(())
+    }
+
     /// Returns what the next receive of a pattern would take, if it is here.
     pub fn probe_tagged(&self, pattern: &Pattern) -> Result<Option<Status>, SendError> {
         let (mut lane, now) = self.0.enter()?;
@@ -158,7 +167,7 @@ impl Tagged<'_> {
         let mut ended = None;
         self.wait_served(timeout, |lane| {
             let closed = lane.port.closed.then_some(Failure::Closed);
-            ended = closed.or_else(|| lane.tags.why_ended(pattern.source?));
+            ended = closed.or_else(|| lane.tags.why_ended(pattern.source?, pattern.context));
             lane.tags.probe(pattern).is_some() || ended.is_some()
         })?;
         self.0.with(|lane| match ended.filter(|_| lane.tags.probe(pattern).is_none()) {

@@ -121,6 +121,11 @@ impl<R: Copy, M: Copy> Matcher<R, M> {
         Posted(at)
     }
 
+    /// Returns the key of a receive that waits; what it does not name is zero.
+    pub fn posted_key(&self, Posted(at): Posted) -> Key {
+        self.posted.key(at)
+    }
+
     /// Removes a receive that waits.
     pub fn cancel(&mut self, Posted(at): Posted) -> R {
         let by = self.posted.value(at).by;

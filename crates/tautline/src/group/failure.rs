@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tautline_node::TagRequest;
 
 use super::Inner;
+use super::context::Purpose;
 use crate::error::{Error, Result};
 use crate::tags::{ANY, Receive, Request};
 use crate::{Down, Rank, SendError};
@@ -32,6 +33,8 @@ pub(super) enum Cause {
     Failed(Rank),
     /// A member has revoked the group.
     Revoked,
+    /// The others go on without this member, as this one says. Never sent.
+    Excluded(Rank),
 }
 
 impl Cause {
@@ -42,6 +45,7 @@ impl Cause {
                 Error::other(format!("the collective failed at {}", crate::Address::from(rank)))
             }
             Cause::Revoked => Error::Revoked,
+            Cause::Excluded(by) => Error::Excluded(by),
         }
     }
 }
@@ -52,6 +56,7 @@ impl Notice {
             Cause::Gone(rank, why) => (0, rank, why.to_byte()),
             Cause::Failed(rank) => (1, rank, 0),
             Cause::Revoked => (2, 0, 0),
+            Cause::Excluded(by) => (1, by, 0),
         };
         let mut bytes = [0; NOTICE];
         bytes[..8].copy_from_slice(&self.first.to_le_bytes());
@@ -147,9 +152,13 @@ impl Inner {
             let received = receive.wait();
             self.listen()?;
             // Whatever else a member sends is none.
-            let Ok((_, bytes)) = received else { continue };
-            if let Some(notice) = bytes.first_chunk().and_then(Notice::from_bytes) {
-                self.note(notice);
+            let Ok((status, bytes)) = received else { continue };
+            match bytes.first_chunk().and_then(Notice::from_bytes) {
+                Some(Notice { cause: Cause::Gone(rank, _), .. }) if rank == self.members[self.me] => {
+                    self.note_excluded(status.source);
+                }
+                Some(notice) => self.note(notice),
+                None => {}
             }
         }
     }
@@ -187,6 +196,24 @@ impl Inner {
         }
     }
 
+    /// The others go on without this member: all collectives of the group fail, and nobody else is told.
+    pub(super) fn note_excluded(&self, by: Rank) {
+        let mut state = self.failures.lock();
+        state.cause = Some(Cause::Excluded(by));
+        state.lost.push(self.members[self.me]);
+        self.failures.first.store(0, Ordering::Release);
+    }
+
+    /// Exchanges no more messages of the group with members that are lost by a decision (G-13).
+    pub(super) fn fence(&self, lost: &[bool]) {
+        let contexts = self.id.context(Purpose::PointToPoint)..=self.id.context(Purpose::Notices);
+        for (rank, _) in self.members.iter().zip(lost).filter(|(_, lost)| **lost) {
+            self.fenced.store(true, Ordering::Relaxed);
+            // A closed endpoint exchanges nothing.
+            let _ = self.tags.node().tagged().fence(*rank, contexts.clone());
+        }
+    }
+
     /// Which members are known to be lost, by number.
     pub(super) fn known_lost(&self) -> Vec<bool> {
         let state = self.failures.lock();
@@ -200,6 +227,10 @@ impl Inner {
             Error::PeerGone(rank, why) => Cause::Gone(*rank, *why),
             Error::Send(SendError::Closed) => return error,
             Error::Revoked => Cause::Revoked,
+            Error::Excluded(by) => {
+                self.note_excluded(*by);
+                return error;
+            }
             _ => Cause::Failed(self.members[self.me]),
         };
         self.note(Notice { first: number, cause });

@@ -47,7 +47,7 @@ mod tests;
 mod typed;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 pub use call::Call;
 pub use choice::{Algorithm, CHOICES, Choice, Choices, DEFAULT_CHOICES, Kind};
@@ -97,6 +97,8 @@ struct Inner {
     choices: Choices,
     plans: Plans,
     failures: Failures,
+    /// Members were excluded by an agreement.
+    fenced: AtomicBool,
 }
 
 impl Inner {
@@ -107,8 +109,9 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // After a failure messages of the group may still be on their way.
-        if self.own_id && !self.failures.any() {
+        // After a failure messages of the group may still be on their way, and fences stay.
+        let fenced = self.fenced.load(Ordering::Relaxed);
+        if self.own_id && !fenced && !self.failures.any() {
             self.groups().return_id(self.id);
         }
     }
@@ -137,6 +140,7 @@ fn new(tags: &Tags, members: Vec<Rank>, id: Id, choices: Choices) -> Result<Inne
         choices,
         plans: Plans::default(),
         failures: Failures::new(),
+        fenced: AtomicBool::new(false),
     };
     if inner.members.len() > 1 {
         inner.listen()?;
