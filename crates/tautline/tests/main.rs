@@ -23,6 +23,7 @@ mod memory;
 mod memory_progress;
 mod messages;
 mod multicast;
+mod multicast_memory;
 mod paths;
 mod peers;
 mod pieces;
