@@ -10,6 +10,17 @@ use super::{Multicast, sends};
 use crate::tags::Failure;
 use crate::{Down, PeerId, Rank};
 
+/// What a packet says of its bytes.
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    /// Their position.
+    at: u64,
+    /// They end a message.
+    last: bool,
+    /// All positions so far are to be acknowledged.
+    flush: bool,
+}
+
 /// Answers that may wait for a peer when it is told that a group has failed.
 const MAX_REFUSALS: usize = 4096;
 
@@ -69,7 +80,7 @@ impl Multicast {
         let (is_first, by_first) = (group.me == 0, from == group.members[0]);
         match *record {
             MulticastRecord::Packet { at, last, flush, data, .. } => {
-                self.handle_packet(from, id, (at, last, flush), data)
+                self.handle_packet(from, id, Head { at, last, flush }, data)
             }
             MulticastRecord::Ack { to, .. } => self.handle_ack(from, id, to),
             MulticastRecord::Request(_) => {
@@ -116,7 +127,7 @@ impl Multicast {
         &mut self,
         from: Rank,
         id: StreamId,
-        (at, last, flush): (u64, bool, bool),
+        Head { at, last, flush }: Head,
         data: &[u8],
     ) -> bool {
         let Some(group) = self.groups.get_mut(&id.group) else { return true };

@@ -7,8 +7,8 @@ use std::str::FromStr;
 use crate::error::{Error, Result};
 
 /// The environment variable with lines for the table of new groups, the same at all ranks: `tautline bench
-/// --tune` measures and prints them. Each has the name of a collective, the most bytes, the most members and the
-/// name of an algorithm; lines end with a line break or a semicolon.
+/// --tune` measures and prints them. Each has the name of a collective, the most bytes, the most members and
+/// the name of an algorithm; lines end with a line break or a semicolon.
 pub const CHOICES: &str = "TAUTLINE_CHOICES";
 
 /// Collectives for which there is a choice.

@@ -140,7 +140,8 @@ impl Multicast {
 
     /// Receives the next message of a member, or of any without one, into `buffer`, whose length is the
     /// room for it. Returns who has sent it and its length. If it is longer, its first bytes are in the
-    /// buffer, and the call fails with [`Error::Truncated`]. `buffer` is empty after an error of the endpoint.
+    /// buffer, and the call fails with [`Error::Truncated`]. After an error of the endpoint it is
+    /// empty.
     pub fn receive(&self, from: impl Into<Option<usize>>, buffer: &mut Vec<u8>) -> Result<(usize, usize)> {
         let from = from.into();
         if self.form == Form::RepeatedSend {
