@@ -1,9 +1,10 @@
 //! The records of a slot: they leave no gap, can be read from any record on, and read back the same after
-//! they are written. The same for memory and tag records.
+//! they are written. The same for memory, tag and multicast records.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use tautline_wire::memory::MemoryRecord;
+use tautline_wire::multicast::MulticastRecord;
 use tautline_wire::record::{HandlerNames, LOAN_MORE_LEN, Record, RecordHead, Records, write};
 use tautline_wire::tags::TagRecord;
 
@@ -21,7 +22,9 @@ fn rewrite(record: Record<'_>, out: &mut [u8]) -> usize {
             (write::loan_more(out, message, offset, (number, at, len)), &[])
         }
         Record::Handlers { last, data } => (write::handlers(out, last, data.len()), data),
-        Record::Memory { .. } | Record::Tag { .. } => unreachable!("these have functions of their own"),
+        Record::Memory { .. } | Record::Tag { .. } | Record::Multicast { .. } => {
+            unreachable!("these have functions of their own")
+        }
     };
     out[head..head + data.len()].copy_from_slice(data);
     head + data.len()
@@ -41,6 +44,16 @@ fn rewrite_memory(record: &Record<'_>, flags: u8, out: &mut [u8]) {
     out[head..head + data.len()].copy_from_slice(data);
     let again = Records::new(&out[..head + data.len()], 0).next().unwrap().unwrap();
     assert_eq!(MemoryRecord::parse(&again), Ok(memory));
+}
+
+/// The same for multicast records.
+fn rewrite_multicast(record: &Record<'_>, out: &mut [u8]) {
+    let Ok(multicast) = MulticastRecord::parse(record) else { return };
+    let data = if let MulticastRecord::Packet { data, .. } = multicast { data } else { &[] };
+    let head = multicast.write(out, 0, data.len());
+    out[head..head + data.len()].copy_from_slice(data);
+    let again = Records::new(&out[..head + data.len()], 0).next().unwrap().unwrap();
+    assert_eq!(MulticastRecord::parse(&again), Ok(multicast));
 }
 
 /// The same for tag records.
@@ -73,6 +86,10 @@ fuzz_target!(|data: &[u8]| {
         }
         if let Record::Tag { .. } = record {
             rewrite_tag(&record, &mut out);
+            continue;
+        }
+        if let Record::Multicast { .. } = record {
+            rewrite_multicast(&record, &mut out);
             continue;
         }
         let len = rewrite(record, &mut out);

@@ -77,6 +77,7 @@ const EXAMPLES: [Example; 2] = [
             "put-shm",
             "train-wire",
             "train-open",
+            "tag-8",
         ],
     },
 ];

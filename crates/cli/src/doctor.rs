@@ -94,6 +94,7 @@ fn examine() -> Vec<Finding> {
     buffers(&mut findings);
     machine(&mut findings);
     launcher(&mut findings);
+    choices(&mut findings);
     rights(&mut findings);
     extras(&mut findings);
     findings
@@ -101,6 +102,26 @@ fn examine() -> Vec<Finding> {
 
 fn finding(name: &'static str, status: Status, reason: impl Into<String>, next: Option<&str>) -> Finding {
     Finding { name, status, reason: reason.into(), next: next.map(str::to_owned) }
+}
+
+/// Which algorithms collectives use.
+fn choices(findings: &mut Vec<Finding>) {
+    let set = std::env::var_os(tautline::group::CHOICES).is_some();
+    findings.push(match tautline::group::Choices::from_environment() {
+        Ok(choices) if set => {
+            let own = choices.lines().len() - tautline::group::DEFAULT_CHOICES.len();
+            let reason = format!("{own} lines of {} before the default table", tautline::group::CHOICES);
+            finding("collectives", Status::Ok, reason, None)
+        }
+        Ok(_) => {
+            let next = "tautline bench --tune measures which algorithms are fastest here";
+            finding("collectives", Status::Ok, "the default table of algorithms", Some(next))
+        }
+        Err(why) => {
+            let next = "tautline bench --tune writes a table";
+            finding("collectives", Status::Warn, why.to_string(), Some(next))
+        }
+    });
 }
 
 /// The result of a trial; `otherwise` says how bad a refusal is, and what to do then.

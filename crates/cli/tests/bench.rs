@@ -56,6 +56,8 @@ fn latency_rows_have_every_key() {
         "single-copy",
         "stream",
         "sysv",
+        "tag",
+        "tag-queues",
         "tautline",
         "tcp",
         "tcp-nagle",
@@ -226,15 +228,26 @@ fn jobs_of_many_ranks_have_rows_of_their_own() {
     let rows = rows(&["--only", "many"]);
     check(&rows, "loopback");
     let tests = words(&rows, "test");
-    for test in ["start", "first", "beside", "halo", "asleep", "barrier", "all-reduce", "all-to-all", "scan"]
-    {
+    for test in [
+        "start",
+        "first",
+        "beside",
+        "halo",
+        "asleep",
+        "barrier",
+        "all-reduce",
+        "all-to-all",
+        "scan",
+        "multicast",
+        "overlap",
+    ] {
         assert!(tests.contains(test), "{test}");
     }
-    assert_eq!(tests.len(), 15);
+    assert_eq!(tests.len(), 19);
     let ranks = |row: &Value| row["many"].as_u64().unwrap();
     assert_eq!(rows.iter().map(ranks).collect::<BTreeSet<_>>(), BTreeSet::from([2, 3]));
     let collectives = self::rows(&["--only", "collectives"]);
-    assert_eq!(words(&collectives, "test").len(), 10);
+    assert_eq!(words(&collectives, "test").len(), 14);
 }
 
 /// Installed rivals are measured too, and a rival that fails is only a line in the report.
@@ -455,6 +468,33 @@ fn many_nodes_on_a_switch() {
         let out = run(&args);
         assert!(!out.status.success() && String::from_utf8_lossy(&out.stderr).contains(why), "{out:?}");
     }
+}
+
+/// The same for collectives and multicasts, with the bound of the network beside their times.
+#[test]
+fn collectives_of_many_nodes() {
+    for pattern in ["allreduce", "broadcast", "multicast"] {
+        let args = ["sim", "--nodes", "64", "--pattern", pattern, "--rounds", "3", "--bytes", "8", "--json"];
+        let out = tautline().args(args).output().unwrap();
+        let report: Value = serde_json::from_slice(&out.stdout).unwrap();
+        assert_eq!((&report["pattern"], &report["deaths"]), (&pattern.into(), &0.into()), "{report}");
+        assert!(report["round_ns"].as_u64() > Some(0) && report["bound_ns"].as_u64() > Some(0), "{report}");
+    }
+}
+
+/// The table of the fastest algorithms is one that groups take, and `doctor` shows it.
+#[test]
+fn collectives_are_tuned() {
+    let tuned = tautline().args(["bench", "--tune", "--smoke"]).output().unwrap();
+    let table = String::from_utf8(tuned.stdout).unwrap();
+    let lines = table.lines().filter(|line| !line.starts_with('#')).count();
+    assert!(tuned.status.success() && lines >= 10, "{table}");
+    let doctor = |table: &str| {
+        let out = tautline().arg("doctor").env("TAUTLINE_CHOICES", table).output().unwrap();
+        String::from_utf8(out.stdout).unwrap()
+    };
+    assert!(doctor(&table).contains(&format!("{lines} lines of TAUTLINE_CHOICES")));
+    assert!(doctor("broadcast 8 2 magic").contains("an algorithm that the collective does not have"));
 }
 
 #[test]

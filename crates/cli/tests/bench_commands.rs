@@ -56,7 +56,8 @@ fn run(args: &[String], folder: &Path) -> Output {
         command.arg("--smoke");
     }
     // What selects nothing measures everything, which other tests do; here the options matter.
-    let selects = |arg: &String| ["--only", "--paper", "--compare"].contains(&arg.as_str());
+    let selecting = ["--only", "--paper", "--compare", "--tune"];
+    let selects = |arg: &String| selecting.contains(&arg.as_str());
     if !args.iter().any(selects) {
         command.args(["--only", "latency,rate,8,64"]);
     }

@@ -94,7 +94,7 @@ pub fn abort(code: c_int) -> ! {
 pub fn failure(error: tautline::Error) -> Error {
     let code = match &error {
         tautline::Error::Truncated(_) => ERR_TRUNCATE,
-        tautline::Error::PeerGone(..) => ERR_PROC_ABORTED,
+        tautline::Error::PeerGone(..) | tautline::Error::Excluded(_) => ERR_PROC_ABORTED,
         _ => ERR_OTHER,
     };
     Error::new(code, error.to_string())

@@ -6,10 +6,10 @@
 //! of messages, which is the `tautline` crate's.
 //!
 //! Modules, from the bottom up: `memory` (apertures, requests, tripwires), `tags` (messages matched to
-//! receives), `channel` (what connects with a
-//! peer), `membership` (who the peers are), `local` (processes of this host), `lane` (what one thread
-//! drives), `wait` (sleeping, waking, the watchdog), `endpoint` (the verbs of upper crates). No module uses a
-//! later one.
+//! receives), `multicast` (messages that nodes forward along trees), `channel` (what connects with a peer),
+//! `membership` (who the peers are), `local` (processes of this host), `lane` (what one thread drives),
+//! `wait` (sleeping, waking, the watchdog), `endpoint` (the verbs of upper crates). No module uses a later
+//! one.
 //!
 //! The rule numbers in comments (`N-1`, …) are those of `docs/PROTOCOL.md`.
 #![forbid(unsafe_code)]
@@ -32,6 +32,7 @@ pub mod limits;
 mod local;
 mod membership;
 pub mod memory;
+pub mod multicast;
 mod open_device;
 mod peer_id;
 mod peer_table;
@@ -50,7 +51,7 @@ pub use clock::Clock;
 pub use config::{Config, DeviceName, Waiting, XdpOptions};
 pub use counters::{Counters, LocalCounters};
 pub use down::Down;
-pub use endpoint::{Endpoint, Lanes, Members, TagRequest, Tagged, WaitFor, Waker};
+pub use endpoint::{Endpoint, Lanes, Members, Multicasts, TagRequest, Tagged, WaitFor, Waker};
 pub use environment::Environment;
 pub use error::{JoinError, SendError};
 pub use event::Event;

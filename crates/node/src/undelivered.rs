@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use tautline_wire::memory;
+use tautline_wire::multicast;
 use tautline_wire::record::{Record, Records};
 use tautline_wire::tags;
 
@@ -78,6 +79,11 @@ impl Undelivered {
                 Record::Tag { kind, body, .. } => {
                     let (carries, begins) = tags::carries(kind);
                     whole += u64::from(begins);
+                    bytes += if carries { body.len() as u64 } else { 0 };
+                }
+                Record::Multicast { kind, flags, body } => {
+                    let (carries, ends) = multicast::carries(kind, flags);
+                    whole += u64::from(ends);
                     bytes += if carries { body.len() as u64 } else { 0 };
                 }
                 _ => {}

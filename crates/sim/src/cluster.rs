@@ -1,6 +1,8 @@
 //! Many nodes of the real code on one switch, without faults: how long a pattern of messages takes, and what
 //! a node costs. The network is a model ([`NetworkModel`]); the time is virtual.
 
+pub mod collectives;
+
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;

@@ -105,6 +105,8 @@ pub enum Error {
     CannotMap(&'static str),
     /// A message with a tag is longer than the buffer of its receive. Its first bytes are in the buffer.
     Truncated(crate::tags::Status),
+    /// The other members of a group agreed to go on without this rank; the rank that said so first.
+    Excluded(crate::Rank),
     /// An entry is too long for its queue.
     EntryTooLong {
         /// Bytes of the entry.
@@ -157,6 +159,7 @@ impl std::fmt::Debug for Error {
             Error::ReadOnly => f.write_str("ReadOnly"),
             Error::CannotMap(_) => f.write_str("CannotMap"),
             Error::Truncated(_) => f.write_str("Truncated"),
+            Error::Excluded(rank) => write!(f, "Excluded({rank})"),
             Error::EntryTooLong { .. } => f.write_str("EntryTooLong"),
             Error::Undelivered(_) => f.write_str("Undelivered"),
             Error::Violation(_) => f.write_str("Violation"),
@@ -213,6 +216,11 @@ impl std::fmt::Display for Error {
                 f,
                 "the message of {} with tag {tag} has {len} bytes, more than the buffer; probe for its length first",
                 Address::from(*source)
+            ),
+            Error::Excluded(rank) => write!(
+                f,
+                "{} and other members of the group took this rank for lost and go on without it",
+                Address::from(*rank)
             ),
             Error::EntryTooLong { entry, longest } => {
                 write!(f, "an entry of {entry} bytes is too long for the queue, which takes up to {longest}")

@@ -86,7 +86,6 @@ mod builder;
 mod closing;
 mod collective;
 mod core;
-mod down_byte;
 mod endpoint;
 mod error;
 #[cfg(feature = "futures")]

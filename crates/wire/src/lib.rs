@@ -14,6 +14,7 @@ pub mod frame;
 pub mod handshake;
 mod layout;
 pub mod memory;
+pub mod multicast;
 pub mod record;
 pub mod seq;
 pub mod tags;

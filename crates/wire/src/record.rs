@@ -29,7 +29,9 @@ const LOAN_MORE: u8 = 8;
 /// Kinds of memory records; [`crate::memory`] defines them.
 pub(crate) const MEMORY_KINDS: std::ops::RangeInclusive<u8> = 16..=30;
 /// Kinds of tag records; [`crate::tags`] defines them.
-pub(crate) const TAG_KINDS: std::ops::RangeInclusive<u8> = 32..=38;
+pub(crate) const TAG_KINDS: std::ops::RangeInclusive<u8> = 32..=39;
+/// Kinds of multicast records; [`crate::multicast`] defines them.
+pub(crate) const MULTICAST_KINDS: std::ops::RangeInclusive<u8> = 40..=46;
 
 /// The records that may share a slot (W-11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +42,8 @@ pub enum Class {
     Memory,
     /// Tag records.
     Tags,
+    /// Multicast records.
+    Multicast,
 }
 
 impl Class {
@@ -50,13 +54,15 @@ impl Class {
             Class::Messages
         } else if first < *TAG_KINDS.start() {
             Class::Memory
-        } else {
+        } else if first < *MULTICAST_KINDS.start() {
             Class::Tags
+        } else {
+            Class::Multicast
         }
     }
 }
 
-/// A record of [`Class::Memory`] or [`Class::Tags`], without its data.
+/// A record of [`Class::Memory`], [`Class::Tags`] or [`Class::Multicast`], without its data.
 pub trait RecordHead {
     /// The records that it shares slots with.
     const CLASS: Class;
@@ -106,18 +112,18 @@ pub fn loaned_len(slot: &[u8]) -> u64 {
     }
 }
 
-/// Returns whether a record that starts with this byte is a control, memory or tag record. These are
-/// processed as soon as their slot is next in order, without the program (W-6, W-11).
+/// Returns whether a record that starts with this byte is a control record or one that the node serves. These
+/// are processed as soon as their slot is next in order, without the program (W-6, W-11).
 #[inline]
 pub fn is_control(first: u8) -> bool {
     matches!(first, WINDOW | HANDLERS) || is_served(first)
 }
 
-/// Returns whether a record that starts with this byte is a memory record or a tag record (E-3): the
-/// node serves it, whether the program polls or not.
+/// Returns whether a record that starts with this byte is a memory record, a tag record (E-3) or a
+/// multicast record: the node serves it, whether the program polls or not.
 #[inline]
 pub fn is_served(first: u8) -> bool {
-    (*MEMORY_KINDS.start()..=*TAG_KINDS.end()).contains(&first)
+    (*MEMORY_KINDS.start()..=*MULTICAST_KINDS.end()).contains(&first)
 }
 
 /// A record. The data of `Short`, `First`, `More` and `Handlers` follows the header.
@@ -206,6 +212,16 @@ pub enum Record<'a> {
     /// A message with a tag, or what its sides tell each other about it, for
     /// [`crate::tags::TagRecord::parse`].
     Tag {
+        /// The kind of record.
+        kind: u8,
+        /// The flags of that kind.
+        flags: u8,
+        /// The rest of the record.
+        body: &'a [u8],
+    },
+    /// Bytes of a multicast, or what the nodes of its tree tell each other, for
+    /// [`crate::multicast::MulticastRecord::parse`].
+    Multicast {
         /// The kind of record.
         kind: u8,
         /// The flags of that kind.
@@ -312,7 +328,7 @@ pub mod write {
         LOAN_MORE_LEN
     }
 
-    /// Writes the header of a memory or tag record.
+    /// Writes the header of a memory, tag or multicast record.
     #[inline]
     pub(crate) fn head(out: &mut [u8], kind: u8, flags: u8, len: usize) {
         base(&mut out[..SHORT_LEN], kind, 0, len);
@@ -385,6 +401,9 @@ impl<'a> Records<'a> {
         }
         if TAG_KINDS.contains(&kind) {
             return Ok(Record::Tag { kind, flags: rest[AT_FLAGS], body: data });
+        }
+        if MULTICAST_KINDS.contains(&kind) {
+            return Ok(Record::Multicast { kind, flags: rest[AT_FLAGS], body: data });
         }
         if is_served(kind) {
             return Err(Malformed::UnknownKind);

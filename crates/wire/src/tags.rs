@@ -15,7 +15,8 @@ const DATA: u8 = 35;
 const LOANED_DATA: u8 = 36;
 const CREDIT: u8 = 37;
 const MATCHED: u8 = 38;
-const _: () = assert!(EAGER == *record::TAG_KINDS.start() && MATCHED == *record::TAG_KINDS.end());
+const FENCE: u8 = 39;
+const _: () = assert!(EAGER == *record::TAG_KINDS.start() && FENCE == *record::TAG_KINDS.end());
 
 /// In an envelope: the bytes follow without being asked for.
 const BYTES_FOLLOW: u8 = 1;
@@ -101,6 +102,13 @@ pub enum TagRecord<'a> {
         /// The sender's number for the message.
         id: u32,
     },
+    /// The sender takes no more messages of the receiver in some contexts, and sends it none.
+    Fence {
+        /// The first of them.
+        first: u32,
+        /// The last of them, not below the first.
+        last: u32,
+    },
 }
 
 impl<'a> TagRecord<'a> {
@@ -147,7 +155,11 @@ impl<'a> TagRecord<'a> {
             }
             (CREDIT, 8) => Ok(TagRecord::Credit { bytes: u64_at(body, 0) }),
             (MATCHED, 8) => Ok(TagRecord::Matched { id: u32_at(body, 0) }),
-            (EAGER..=MATCHED, _) => Err(Malformed::BadValue),
+            (FENCE, 8) => {
+                let (first, last) = (u32_at(body, 0), u32_at(body, 4));
+                if first > last { Err(Malformed::BadValue) } else { Ok(TagRecord::Fence { first, last }) }
+            }
+            (EAGER..=FENCE, _) => Err(Malformed::BadValue),
             _ => Err(Malformed::UnknownKind),
         }
     }
@@ -160,7 +172,10 @@ impl RecordHead for TagRecord<'_> {
     fn head_len(&self) -> usize {
         SHORT_LEN
             + match self {
-                TagRecord::Eager { .. } | TagRecord::Credit { .. } | TagRecord::Matched { .. } => 8,
+                TagRecord::Eager { .. }
+                | TagRecord::Credit { .. }
+                | TagRecord::Matched { .. }
+                | TagRecord::Fence { .. } => 8,
                 TagRecord::Data { .. } => 16,
                 TagRecord::Envelope(_) | TagRecord::Accept { .. } => 24,
                 TagRecord::LoanedData { .. } => 32,
@@ -214,6 +229,11 @@ impl RecordHead for TagRecord<'_> {
                 put(body, 0, u64::from(id).to_le_bytes());
                 (MATCHED, flags)
             }
+            TagRecord::Fence { first, last } => {
+                put(body, 0, first.to_le_bytes());
+                put(body, 4, last.to_le_bytes());
+                (FENCE, flags)
+            }
         };
         record::write::head(out, kind, flags, head - SHORT_LEN + len);
         head
@@ -243,6 +263,7 @@ mod tests {
             TagRecord::LoanedData { to: 7, at: 8, extent: ExtentRef { number: 9, len: 10, at: 1 << 34 } },
             TagRecord::Credit { bytes: 1 << 20 },
             TagRecord::Matched { id: 11 },
+            TagRecord::Fence { first: 12, last: 12 },
         ]
     }
 
@@ -272,6 +293,10 @@ mod tests {
                 assert_eq!(TagRecord::parse(&short), Err(Malformed::BadValue));
             }
         }
+        // No contexts.
+        let len = TagRecord::Fence { first: 2, last: 1 }.write(&mut out, 0, 0);
+        let record = Records::new(&out[..len], 0).next().unwrap().unwrap();
+        assert_eq!(TagRecord::parse(&record), Err(Malformed::BadValue));
         // A number that names no receive is no answer to an envelope.
         let none = TagRecord::Accept { id: 4, to: ANNOUNCED, len: 1 };
         let len = none.write(&mut out, 0, 0);

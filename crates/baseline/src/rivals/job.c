@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { END = 1, DATA = 2, SIDE = 256, LONGEST = 600 };
+enum { END = 1, DATA = 2, SIDE = 256, LONGEST = 600, PARTS = 16, PART = 4000 };
 
 static int rank, size;
 static FILE *desk;
@@ -150,6 +150,50 @@ static void check_sum(const uint64_t *w, uint64_t n, uint64_t step, int last, in
   expect(differs, 0, what);
 }
 
+/* The first rank's words for all others, by a broadcast, by sends that are started together, or by one send
+ * after the other. The last rank answers. */
+static void multicast(const char *name, uint64_t n, uint64_t step, uint64_t *mine) {
+  const MPI_Comm w = MPI_COMM_WORLD;
+  const int c = (int)n, last = size - 1;
+  if (rank == 0) fill(mine, n, step, 0, 0);
+  if (!strcmp(name, "multicast")) {
+    MPI_Bcast(mine, c, MPI_UINT64_T, 0, w);
+  } else if (rank > 0) {
+    MPI_Recv(mine, c, MPI_UINT64_T, 0, DATA, w, MPI_STATUS_IGNORE);
+  } else if (!strcmp(name, "multi-send")) {
+    MPI_Request sends[size];
+    for (int to = 1; to < size; to++) MPI_Isend(mine, c, MPI_UINT64_T, to, DATA, w, &sends[to - 1]);
+    MPI_Waitall(last, sends, MPI_STATUSES_IGNORE);
+  } else {
+    for (int to = 1; to < size; to++) MPI_Send(mine, c, MPI_UINT64_T, to, DATA, w);
+  }
+  if (rank > 0) check(mine, n, step, 0, 0, name);
+  if (rank == last) MPI_Send(mine, 0, MPI_BYTE, 0, END, w);
+  if (rank == 0) MPI_Recv(mine, 0, MPI_BYTE, last, END, w, MPI_STATUS_IGNORE);
+}
+
+/* A part of a computation, whose result is kept so that it is done. */
+static volatile uint64_t computed;
+static void compute(void) {
+  uint64_t sum = computed;
+  for (uint64_t i = 0; i < PART; i++) sum = sum * 31 + i;
+  computed = sum;
+}
+
+/* A started all-reduce, which is tested after every part of a computation. */
+static void overlap(uint64_t n, uint64_t step, uint64_t *mine, uint64_t *all, const char *what) {
+  MPI_Request request;
+  int done;
+  fill(mine, n, step, rank, 0);
+  MPI_Iallreduce(mine, all, (int)n, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD, &request);
+  for (int part = 0; part < PARTS; part++) {
+    compute();
+    MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+  }
+  MPI_Wait(&request, MPI_STATUS_IGNORE);
+  check_sum(all, n, step, size - 1, 0, what);
+}
+
 /* One step of a collective with `n` words of each rank, or of each pair of ranks. */
 static void collective(const char *name, uint64_t n, uint64_t step, uint64_t *mine, uint64_t *all) {
   const MPI_Comm w = MPI_COMM_WORLD;
@@ -191,6 +235,10 @@ static void collective(const char *name, uint64_t n, uint64_t step, uint64_t *mi
     for (int to = 0; to < size; to++) fill(all + to * n, n, step, rank, to);
     MPI_Alltoall(all, c, MPI_UINT64_T, got, c, MPI_UINT64_T, w);
     for (int from = 0; from < size; from++) check(got + from * n, n, step, from, rank, name);
+  } else if (!strcmp(name, "multicast") || !strcmp(name, "multi-send") || !strcmp(name, "repeated-send")) {
+    multicast(name, n, step, mine);
+  } else if (!strcmp(name, "overlap")) {
+    overlap(n, step, mine, all, name);
   } else {
     fail("an unknown experiment");
   }

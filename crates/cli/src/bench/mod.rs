@@ -9,6 +9,7 @@ mod case;
 mod compare;
 mod contenders;
 mod fair;
+mod fastest;
 mod flood;
 mod frames;
 mod html;
@@ -28,6 +29,7 @@ mod side;
 mod summary;
 mod svg;
 mod table;
+mod tagged;
 mod targets;
 mod taut;
 mod tune;
@@ -69,6 +71,10 @@ Examples:
         The installed rivals, beside shared memory.
   tautline bench --only memory
         Memory and the styles above it: words, blocks, queues, calls, and a server against its number of endpoints.
+  tautline bench --only tag,tag-queues
+        Messages with tags, also behind queues of 10,000 entries.
+  tautline bench --tune > choices
+        The fastest algorithm of each collective here, for the environment variable TAUTLINE_CHOICES.
   tautline bench --only calls
         Calls beside tarpc and plain requests over sockets.
   tautline bench --quick --only many
@@ -140,6 +146,9 @@ pub struct BenchArgs {
     /// Measure what a paper measured, and show its figures beside ours; give its number
     #[arg(long, value_name = "NUMBER", value_parser = paper::NUMBERS, conflicts_with_all = ["only", "html", "netns", "compare"])]
     paper: Option<String>,
+    /// Measure the algorithms of each collective, and print a table of the fastest for TAUTLINE_CHOICES
+    #[arg(long, conflicts_with_all = ["only", "rounds", "json", "html", "netns", "loopback", "strict", "compare", "paper"])]
+    tune: bool,
     /// A few messages each, for tests
     #[arg(long, hide = true)]
     smoke: bool,
@@ -197,6 +206,9 @@ pub fn bench(args: &BenchArgs) -> Result<ExitCode> {
         (_, true) => Extent::Quick,
         _ => Extent::Full,
     };
+    if args.tune {
+        return fastest::tune(extent);
+    }
     let mut signals = Signals::catch()?;
     let report = match measure(args, extent, &mut signals) {
         Ok(report) => report,

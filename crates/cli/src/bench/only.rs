@@ -47,7 +47,7 @@ const RIVALS: [&str; 12] = [
     "tarpc",
     "tarpc-unix",
 ];
-const SYSTEMS: [&str; 55] = [
+const SYSTEMS: [&str; 57] = [
     "pipe",
     "fifo",
     "sysv",
@@ -99,6 +99,8 @@ const SYSTEMS: [&str; 55] = [
     "stream",
     "rpc",
     "rpc-typed",
+    "tag",
+    "tag-queues",
     "server",
     "server-asleep",
     "disjoint",

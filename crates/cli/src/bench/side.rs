@@ -27,6 +27,7 @@ use super::loans::Lender;
 use super::matching::matching;
 use super::memory::MemorySide;
 use super::server::Server;
+use super::tagged::TaggedSide;
 use super::taut::{Options, Taut};
 use super::{frames, netns, tune};
 use crate::sys;
@@ -249,6 +250,17 @@ impl Worker {
         let side = self.side;
         let mut setup = self.setup(System::Memory { device, style });
         match work {
+            Work::PingPong { bytes, count, .. } if matches!(style, Style::Tag | Style::TagQueues) => {
+                let mut tagged = TaggedSide::open(&mut setup, device, style, bytes)?;
+                tagged.ping_pong(side, 0, warm_up(count))?;
+                let outcome = timed(|| tagged.ping_pong(side, warm_up(count), count))?;
+                tagged.close(&mut setup).map(|()| outcome)
+            }
+            Work::Stream { bytes, count, .. } if matches!(style, Style::Tag | Style::TagQueues) => {
+                let mut tagged = TaggedSide::open(&mut setup, device, style, bytes)?;
+                let outcome = moved(|| tagged.stream(side, count))?;
+                tagged.close(&mut setup).map(|()| outcome)
+            }
             Work::PingPong { bytes, count, .. } => {
                 let mut memory = MemorySide::open(&mut setup, device, style, bytes)?;
                 memory.ping_pong(side, 0, warm_up(count))?;

@@ -190,6 +190,12 @@ fn many(experiment: Experiment) -> &'static str {
         Experiment::AllToAll => "all-to-all (µs) against ranks",
         Experiment::ReduceScatter => "reduce-scatter: a part of the sum at each rank (µs) against ranks",
         Experiment::Scan => "scan: the sum of all ranks before (µs) against ranks",
+        Experiment::Multicast => {
+            "multicast: forwarded by nodes, and answered by the last rank (µs) against ranks; MPI: a broadcast"
+        }
+        Experiment::MultiSend => "multi-send: the same, sent by the first rank to all at once (µs)",
+        Experiment::RepeatedSend => "repeated-send: the same, sent to one rank after the other (µs)",
+        Experiment::Overlap => "overlap: a started all-reduce during a computation (µs) against ranks",
     }
 }
 

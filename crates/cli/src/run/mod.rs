@@ -48,7 +48,14 @@ pub struct JobPlan {
 impl JobPlan {
     fn new(args: &RunArgs, fill: Option<usize>) -> Result<JobPlan> {
         let programs = programs::parse(args.n, &args.program, fill)?;
-        let env = args.env.iter().map(parse_variable).collect::<Result<_>>()?;
+        let mut env = args.env.iter().map(parse_variable).collect::<Result<Vec<_>>>()?;
+        // All ranks, on all hosts, must choose the same algorithms.
+        let choices = OsString::from(tautline::group::CHOICES);
+        if let Some(value) = std::env::var_os(&choices)
+            && env.iter().all(|(name, _)| *name != choices)
+        {
+            env.push((choices, value));
+        }
         Ok(JobPlan { programs, env })
     }
 

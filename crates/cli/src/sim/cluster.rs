@@ -5,6 +5,7 @@ use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 use tautline_sim::NetworkModel;
+use tautline_sim::cluster::collectives::{Collectives, Together};
 use tautline_sim::cluster::{Cluster, ClusterReport, Pattern};
 
 /// The arguments of a run with many nodes.
@@ -42,12 +43,32 @@ enum PatternName {
     Ring,
     /// A dissemination barrier in each round
     Barrier,
+    /// An all-reduce in each round
+    #[value(name = "allreduce")]
+    AllReduce,
+    /// A broadcast of the first node in each round, which programs forward
+    Broadcast,
+    /// A multicast of the first node in each round, which nodes forward
+    Multicast,
+}
+
+/// A run with many nodes.
+#[derive(Debug)]
+pub enum Many {
+    /// A pattern of messages.
+    Messages(Cluster),
+    /// Collectives or multicasts.
+    Together(Collectives),
 }
 
 impl ClusterArgs {
     /// What to simulate; none if the arguments ask for worlds with faults.
-    pub fn cluster(&self, seed: Option<u64>) -> Result<Option<Cluster>> {
+    pub fn cluster(&self, seed: Option<u64>) -> Result<Option<Many>> {
         let Some(nodes) = self.nodes else { return Ok(None) };
+        let (rounds, bytes, seed) = (self.rounds, self.bytes, seed.unwrap_or(0));
+        let model = network(&self.network)?;
+        let together =
+            |together| Ok(Some(Many::Together(Collectives { nodes, together, rounds, bytes, seed, model })));
         let pattern = match self.pattern {
             PatternName::Random => {
                 let usual = nodes.saturating_sub(1).clamp(1, 8);
@@ -57,9 +78,11 @@ impl ClusterArgs {
             PatternName::Requests => Pattern::Requests,
             PatternName::Ring => Pattern::Ring,
             PatternName::Barrier => Pattern::Barrier,
+            PatternName::AllReduce => return together(Together::AllReduce),
+            PatternName::Broadcast => return together(Together::Broadcast),
+            PatternName::Multicast => return together(Together::Multicast),
         };
-        let (rounds, bytes, seed) = (self.rounds, self.bytes, seed.unwrap_or(0));
-        Ok(Some(Cluster { nodes, pattern, rounds, bytes, seed, model: network(&self.network)? }))
+        Ok(Some(Many::Messages(Cluster { nodes, pattern, rounds, bytes, seed, model })))
     }
 }
 
@@ -92,13 +115,66 @@ fn network(changes: &[String]) -> Result<NetworkModel> {
 const MAX_VALUE: u64 = 1_000_000_000;
 
 /// Simulates, and prints what it took.
-pub fn run(cluster: &Cluster, as_json: bool) -> Result<()> {
+pub fn run(many: &Many, as_json: bool) -> Result<()> {
+    match many {
+        Many::Messages(cluster) => run_messages(cluster, as_json),
+        Many::Together(collectives) => run_together(collectives, as_json),
+    }
+}
+
+fn progress_bar(of: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(1), ProgressDrawTarget::stderr());
-    if let Ok(style) =
-        ProgressStyle::with_template("{bar:40} {pos}/{len} messages {elapsed_precise} (left: {eta})")
-    {
+    let template = format!("{{bar:40}} {{pos}}/{{len}} {of} {{elapsed_precise}} (left: {{eta}})");
+    if let Ok(style) = ProgressStyle::with_template(&template) {
         bar.set_style(style);
     }
+    bar
+}
+
+/// Simulates collectives or multicasts.
+fn run_together(run: &Collectives, as_json: bool) -> Result<()> {
+    let bar = progress_bar("rounds");
+    let outcome = run.run_with(|(over, of)| {
+        bar.set_length(of);
+        bar.set_position(over);
+    });
+    bar.finish_and_clear();
+    let report = outcome.map_err(|why| anyhow!("{why}"))?;
+    let name = match run.together {
+        Together::AllReduce => "allreduce",
+        Together::Broadcast => "broadcast",
+        _ => "multicast",
+    };
+    let ratio = report.round_ns as f64 / report.bound_ns.max(1) as f64;
+    if as_json {
+        let report = json!({
+            "nodes": run.nodes, "pattern": name, "rounds": run.rounds, "bytes": run.bytes, "seed": run.seed,
+            "first_round_ns": report.first_ns, "round_ns": report.round_ns, "bound_ns": report.bound_ns,
+            "frames": report.frames, "dropped": report.dropped, "deaths": report.deaths,
+            "trace_hash": format!("{:016x}", report.trace_hash),
+        });
+        println!("{report}");
+        return Ok(());
+    }
+    let us = |ns: u64| ns as f64 / 1e3;
+    println!("{} nodes, {name}, {} rounds of {} bytes", run.nodes, run.rounds, run.bytes);
+    println!("first round {:>14.1} us of virtual time, channels opened within it", us(report.first_ns));
+    if run.rounds > 1 {
+        println!(
+            "each other  {:>14.1} us (median), {ratio:.2} times the bound of {:.1} us",
+            us(report.round_ns),
+            us(report.bound_ns)
+        );
+    }
+    println!(
+        "frames      {:>14}    {} dropped, {} false deaths",
+        report.frames, report.dropped, report.deaths
+    );
+    Ok(())
+}
+
+fn run_messages(cluster: &Cluster, as_json: bool) -> Result<()> {
+    let bar = progress_bar("messages");
     let before = resident_bytes();
     let mut peak = before;
     let outcome = cluster.run_with(|(arrived, of)| {

@@ -9,12 +9,14 @@ mod lanes;
 mod loans;
 mod members;
 mod memory;
+mod multicast;
 mod send;
 mod tags;
 mod waiting;
 
 pub use lanes::Lanes;
 pub use members::Members;
+pub use multicast::Multicasts;
 pub use tags::{TagRequest, Tagged};
 pub use waiting::{WaitFor, Waker};
 
@@ -186,6 +188,12 @@ impl Endpoint {
         Tagged(self)
     }
 
+    /// Messages that the nodes of a group forward to all members.
+    #[inline]
+    pub fn multicast(&self) -> Multicasts<'_> {
+        Multicasts(self)
+    }
+
     /// The number of this endpoint's lane.
     pub fn lane(&self) -> u16 {
         self.owner.lane
@@ -333,9 +341,7 @@ impl Endpoint {
         let lanes = self.closing_lanes();
         for lane in &lanes {
             // Requests that found no room are still to be sent, which a closed channel does not do.
-            lane.wait_before(until, |lane| {
-                lane.port.closed || !lane.memory.has_unsent() && !lane.tags.has_unsent()
-            })?;
+            lane.wait_before(until, |lane| lane.port.closed || !lane.has_unsent())?;
         }
         self.owner.withdraw();
         for lane in &lanes {

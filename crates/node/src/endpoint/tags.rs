@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::Endpoint;
 use crate::lane::Lane;
+use crate::multicast::{MulticastReceiveId, MulticastSendId};
 use crate::tags::{Buffer, ClaimId, Ended, Failure, Mode, Pattern, ReceiveId, SendId, Sent, Status};
 use crate::{Rank, SendError};
 
@@ -107,6 +108,15 @@ impl Tagged<'_> {
         }
     }
 
+    /// Exchanges no more messages of these contexts with a peer, and tells it. Sends to it and receives from
+    /// it fail, here and there, and what it sends is dropped (E-13, E-14).
+    pub fn fence(&self, peer: Rank, contexts: std::ops::RangeInclusive<u32>) -> Result<(), SendError> {
+        let (mut lane, now) = self.0.enter()?;
+        lane.tags.fence(peer, contexts);
+        lane.service(now);
+        Ok(())
+    }
+
     /// Returns what the next receive of a pattern would take, if it is here.
     pub fn probe_tagged(&self, pattern: &Pattern) -> Result<Option<Status>, SendError> {
         let (mut lane, now) = self.0.enter()?;
@@ -157,7 +167,7 @@ impl Tagged<'_> {
         let mut ended = None;
         self.wait_served(timeout, |lane| {
             let closed = lane.port.closed.then_some(Failure::Closed);
-            ended = closed.or_else(|| lane.tags.why_ended(pattern.source?));
+            ended = closed.or_else(|| lane.tags.why_ended(pattern.source?, pattern.context));
             lane.tags.probe(pattern).is_some() || ended.is_some()
         })?;
         self.0.with(|lane| match ended.filter(|_| lane.tags.probe(pattern).is_none()) {
@@ -177,7 +187,7 @@ impl Tagged<'_> {
         // Those before `first` have ended; the others are looked at when anything has happened.
         let (mut first, mut seen) = (0, None);
         self.wait_served(timeout, |lane| {
-            if seen.replace(lane.tags.activity()) == Some(lane.tags.activity()) {
+            if seen.replace(lane.request_activity()) == Some(lane.request_activity()) {
                 return false;
             }
             while first < requests.len() && requests[first].has_ended(lane) {
@@ -199,7 +209,7 @@ impl Tagged<'_> {
     ) -> Result<(), SendError> {
         let (mut first, mut seen) = (0, None);
         self.wait_served(None, |lane| {
-            if seen.replace(lane.tags.activity()) == Some(lane.tags.activity()) {
+            if seen.replace(lane.request_activity()) == Some(lane.request_activity()) {
                 return false;
             }
             while first < requests.len() && requests[first].has_ended(lane) {
@@ -280,7 +290,7 @@ impl Tagged<'_> {
     /// Polls and waits until `done`, which is code of this crate, returns true (true) or `timeout` has passed
     /// (false). Memory and tags are served at once.
     #[inline]
-    fn wait_served(
+    pub(super) fn wait_served(
         &self,
         timeout: Option<Duration>,
         mut done: impl FnMut(&mut Lane) -> bool,
@@ -300,13 +310,17 @@ impl Tagged<'_> {
     }
 }
 
-/// A send or a receive.
+/// A send or a receive, with a tag or of a multicast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TagRequest {
     /// A send.
     Send(SendId),
     /// A receive.
     Receive(ReceiveId),
+    /// A send of a multicast.
+    MulticastSend(MulticastSendId),
+    /// A receive of a multicast.
+    MulticastReceive(MulticastReceiveId),
 }
 
 impl TagRequest {
@@ -314,6 +328,8 @@ impl TagRequest {
         match self {
             TagRequest::Send(id) => lane.tags.is_sent(*id),
             TagRequest::Receive(id) => lane.tags.is_received(*id),
+            TagRequest::MulticastSend(id) => lane.multicast.is_sent(*id),
+            TagRequest::MulticastReceive(id) => lane.multicast.is_received(*id),
         }
     }
 }

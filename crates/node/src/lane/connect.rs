@@ -238,6 +238,7 @@ impl Lane {
             peer.state = PeerState::Up;
             let incarnation = peer.incarnation;
             self.tags.peer_up(peer.id());
+            self.multicast.peer_up(peer.id());
             self.push_event(Event::PeerUp { peer: rank, incarnation });
         }
         true

@@ -254,7 +254,7 @@ impl Lane {
         let room = self.has_new_local_room();
         // Nobody might wake this node for a ring that is corrupt.
         let corrupt = self.local.poll.active().any(|rank| self.peers.member(rank).channel.is_corrupt());
-        let more = self.memory.has_more() || self.tags.has_more();
+        let more = self.memory.has_more() || self.tags.has_more() || self.multicast.has_more();
         let is_sweep_due = self.local.poll.asleep && self.local.poll.is_sweep_due(now);
         let swept = is_sweep_due && self.sweep(now);
         if is_sweep_due {
@@ -395,11 +395,11 @@ impl Lane {
             }
         }
         let Some(discovery) = &mut self.local.discovery else { return };
-        let (peers, strangers) = discovery.readable();
-        let strangers = strangers || discovery.has_incoming();
+        let readable = discovery.readable();
+        let strangers = readable.strangers || discovery.has_incoming();
         // Deaths first: whoever dials may be the successor of the dead peer.
-        for rank in peers {
-            self.check_alive(now, rank);
+        for rank in readable.peers() {
+            self.check_alive(now, *rank);
         }
         if strangers {
             self.accept_all(now);

@@ -32,6 +32,7 @@ use crate::channel::Port;
 use crate::local::LocalPeers;
 use crate::membership::{HandlerNames, Peer, Peers};
 use crate::memory::Memory;
+use crate::multicast::Multicast;
 use crate::secrets::Secrets;
 use crate::tags::Tags;
 use crate::{Config, Counters, Event, Job, JoinError, MessageId, PeerState, Rank, Undelivered};
@@ -58,6 +59,7 @@ pub(crate) struct Lane {
     pub(crate) local: LocalPeers,
     pub(crate) memory: Box<Memory>,
     pub(crate) tags: Box<Tags>,
+    pub(crate) multicast: Box<Multicast>,
     pub(crate) secrets: Secrets,
     pub(crate) counters: Counters,
     /// Messages given up whose receivers could not be told yet, for want of room.
@@ -139,6 +141,7 @@ impl Lane {
             local: LocalPeers::default(),
             memory: Box::new(Memory::new(me, secrets.number())),
             tags: Box::new(Tags::new(secrets.number(), config.eager_limit.into())),
+            multicast: Box::new(Multicast::new(me)),
             secrets,
             counters: Counters::default(),
             aborts: VecDeque::new(),
@@ -208,7 +211,7 @@ impl Lane {
     #[inline]
     fn is_calm(&self) -> bool {
         let &[rank] = self.port.dirty() else { return false };
-        let served = !self.memory.is_busy() && !self.tags.is_busy();
+        let served = !self.is_serving();
         self.peers.member(rank).channel.is_calm() && self.aborts.is_empty() && served
     }
 
@@ -241,6 +244,9 @@ impl Lane {
         }
         if self.tags.is_busy() {
             self.serve_tags(now);
+        }
+        if self.multicast.is_busy() {
+            self.serve_multicast(now);
         }
         if self.port.has_wishes() {
             Granting(self).serve_wishes(now);
@@ -381,7 +387,13 @@ impl Lane {
     /// Changes whenever a frame came or a peer's state changed: reason to try again what would have blocked.
     #[inline]
     pub(crate) fn activity(&self) -> u64 {
-        self.port.activity + self.memory.activity() + self.tags.activity()
+        self.port.activity + self.memory.activity() + self.request_activity()
+    }
+
+    /// Changes whenever a send or receive with a tag, or of a multicast, has ended or may go on.
+    #[inline]
+    pub(crate) fn request_activity(&self) -> u64 {
+        self.tags.activity() + self.multicast.activity()
     }
 
     /// Whether slots or events wait for the program.

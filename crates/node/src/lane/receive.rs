@@ -166,6 +166,7 @@ impl Lane {
         let from = peer.id();
         match Class::of(bytes[0]) {
             Class::Tags => self.tags.handle_records(from, &mut peer.channel, bytes),
+            Class::Multicast => self.multicast.handle_records(from, bytes),
             _ => self.memory.handle_records(from, &mut peer.channel, bytes),
         }
     }
@@ -329,6 +330,9 @@ impl Lane {
             if self.tags.is_busy() {
                 self.pump_tags();
             }
+            if self.multicast.is_busy() {
+                self.pump_multicast();
+            }
         }
     }
 
@@ -339,6 +343,7 @@ impl Lane {
         let from = peer.id();
         let good = match Class::of(words[0] as u8) {
             Class::Tags => self.tags.handle_words(from, &mut peer.channel, len, words),
+            Class::Multicast => self.multicast.handle_words(from, len, words),
             _ => self.memory.handle_words(from, &mut peer.channel, len, words),
         };
         if !good {
@@ -354,7 +359,7 @@ impl Lane {
         let Some((len, words)) = peer.channel.peek_served() else { return false };
         let take_rest = |to: &ApertureMemory, at: usize| peer.channel.take_served_rest(len, (to, at));
         let placed = match Class::of(words[0] as u8) {
-            Class::Tags => None,
+            Class::Tags | Class::Multicast => None,
             _ => self.memory.place_long(from, &words, len, take_rest),
         };
         let good = placed.unwrap_or_else(|| {
@@ -371,11 +376,11 @@ impl Lane {
         true
     }
 
-    /// Whether peers may reach for memory of this node, or send messages with tags, which are served while
-    /// the program does not poll (A-5, E-4).
+    /// Whether peers may reach for memory of this node, or send messages with tags or multicasts, which are
+    /// served while the program does not poll (A-5, E-4, R-3).
     #[inline]
     fn is_serving_others(&self) -> bool {
-        self.memory.is_used() || self.tags.is_used()
+        self.memory.is_used() || self.tags.is_used() || self.multicast.is_used()
     }
 
     /// Whether local peers may do so: nobody rings for a program that computes.
@@ -383,10 +388,15 @@ impl Lane {
         self.is_serving_others() && !self.local.poll.is_empty()
     }
 
-    /// Whether memory or tags have something to send.
+    /// Whether records wait to be sent that find room sooner or later.
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.memory.has_unsent() || self.tags.has_unsent() || self.multicast.has_unsent()
+    }
+
+    /// Whether memory, tags or multicasts have something to send.
     #[inline]
     pub(super) fn is_serving(&self) -> bool {
-        self.memory.is_busy() || self.tags.is_busy()
+        self.memory.is_busy() || self.tags.is_busy() || self.multicast.is_busy()
     }
 
     /// Delivers the frames of a batch but for the first `handled` as any other slot, before whatever has been

@@ -270,4 +270,48 @@ impl Lane {
             tags.pump_peer(rank, &mut ChannelWriter::new(&mut peers.member_mut(rank).channel, port));
         }
     }
+
+    // Multicast.
+
+    /// Opens the channels that multicasts need, and sends what waits as far as there is room.
+    #[cold]
+    pub(super) fn serve_multicast(&mut self, now: Nanos) {
+        while let Some(rank) = self.multicast.next_unreached() {
+            match self.reach_tagged(now, rank) {
+                Ok(()) => {
+                    if let Some(peer) = self.peers.get(rank).filter(|peer| peer.is_up()) {
+                        self.multicast.peer_up(peer.id());
+                    }
+                }
+                Err(SendError::PeerGone(rank, why)) => {
+                    self.multicast.peer_down(rank, crate::tags::Failure::PeerGone(rank, why));
+                }
+                Err(_) => self.multicast.peer_down(rank, crate::tags::Failure::Closed),
+            }
+        }
+        for _ in 0..TAG_ROUNDS {
+            for _ in 0..self.multicast.start_round() {
+                self.pump_next_multicast();
+                // The frames of each peer leave before the next one's turn: the first children have the most
+                // members below them.
+                self.serve_dirty(now);
+            }
+            if !self.multicast.has_more() {
+                break;
+            }
+        }
+    }
+
+    /// Gives every peer for which multicasts have something its turn.
+    pub(super) fn pump_multicast(&mut self) {
+        for _ in 0..self.multicast.start_round() {
+            self.pump_next_multicast();
+        }
+    }
+
+    fn pump_next_multicast(&mut self) {
+        let Some(rank) = self.multicast.next_busy() else { return };
+        let Lane { peers, port, multicast, .. } = self;
+        multicast.pump_peer(rank, &mut ChannelWriter::new(&mut peers.member_mut(rank).channel, port));
+    }
 }

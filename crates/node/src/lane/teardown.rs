@@ -64,6 +64,7 @@ impl Lane {
         self.detach_shm(rank);
         self.memory.peer_down(rank, Failure::PeerGone(rank, why));
         self.tags.peer_down(rank, tags::Failure::PeerGone(rank, why));
+        self.multicast.peer_down(rank, tags::Failure::PeerGone(rank, why));
         let (peer, port) = self.channel(rank);
         peer.reset_channel(port);
         peer.end_liveness();
@@ -106,6 +107,7 @@ impl Lane {
             peer.end_liveness();
         }
         self.tags.close();
+        self.multicast.close();
         self.close_local();
         self.service(now);
     }

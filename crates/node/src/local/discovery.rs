@@ -23,6 +23,22 @@ pub(super) const LISTEN_AGAIN: Nanos = 100_000_000;
 
 /// Stands for a process whose rank is not known yet.
 const STRANGER: u64 = u64::MAX;
+/// The most peers that are looked at in one turn.
+const MAX_READABLE: usize = 64;
+
+/// Peers of which something is to be read. Looked for after every sleep, so that nothing is allocated.
+pub(crate) struct Readable {
+    peers: [Rank; MAX_READABLE],
+    count: usize,
+    /// Processes that are not known yet have something to say.
+    pub(crate) strangers: bool,
+}
+
+impl Readable {
+    pub(crate) fn peers(&self) -> &[Rank] {
+        &self.peers[..self.count]
+    }
+}
 
 /// What a node says of itself when it dials or accepts.
 #[derive(Clone, Copy, Debug)]
@@ -478,27 +494,32 @@ impl Discovery {
         !self.timers.redial.is_empty()
     }
 
-    /// Peers of which something is to be read, and whether processes that are not known yet have something to
-    /// say.
-    pub(crate) fn readable(&self) -> (Vec<Rank>, bool) {
-        let mut events =
-            [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 64];
-        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let count = epoll::wait(&self.watch, &mut events[..], Some(&none)).unwrap_or(0);
-        let of = events[..count].iter().map(|event| event.data.u64());
-        let (strangers, peers): (Vec<u64>, Vec<u64>) = of.partition(|of| *of == STRANGER);
-        let noticed = self.transport.take_notice(self.lane);
-        (peers.into_iter().map(|of| of as Rank).collect(), noticed || !strangers.is_empty())
+    /// What there is to read now.
+    pub(crate) fn readable(&self) -> Readable {
+        let mut readable = Readable { peers: [0; MAX_READABLE], count: 0, strangers: false };
+        readable.strangers = self.for_each_readable(|rank| {
+            readable.peers[readable.count] = rank;
+            readable.count += 1;
+        });
+        readable.strangers |= self.transport.take_notice(self.lane);
+        readable
     }
 
-    /// Calls `each` with the peers of which something is to be read: a ring, or an end.
-    pub(crate) fn for_each_readable(&self, mut each: impl FnMut(Rank)) {
-        let mut events =
-            [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 64];
-        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let count = epoll::wait(&self.watch, &mut events[..], Some(&none)).unwrap_or(0);
-        let of = events[..count].iter().map(|event| event.data.u64());
-        of.filter(|of| *of != STRANGER).for_each(|of| each(of as Rank));
+    /// Calls `each` with the peers of which something is to be read: a ring, or an end. Returns whether
+    /// processes that are not known yet have something to say.
+    pub(crate) fn for_each_readable(&self, mut each: impl FnMut(Rank)) -> bool {
+        let none = epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+        let mut events = [none; MAX_READABLE];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let count = epoll::wait(&self.watch, &mut events[..], Some(&at_once)).unwrap_or(0);
+        let mut strangers = false;
+        for event in &events[..count] {
+            match event.data.u64() {
+                STRANGER => strangers = true,
+                rank => each(rank as Rank),
+            }
+        }
+        strangers
     }
 
     /// A peer died and may have left its listener behind.

@@ -71,7 +71,7 @@ impl Buffer {
 
     /// Writes bytes from `at` on; those for which there is no room are dropped.
     #[inline]
-    pub(super) fn write(&mut self, at: u64, bytes: &[u8]) {
+    pub(crate) fn write(&mut self, at: u64, bytes: &[u8]) {
         self.for_each(at, bytes.len(), |done, part| part.copy_from_slice(&bytes[done..done + part.len()]));
     }
 

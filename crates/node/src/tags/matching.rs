@@ -73,6 +73,9 @@ pub struct Matcher<R, M> {
     patterns: [Index<0>; 4],
     /// The number of the next receive.
     order: u64,
+    /// The only receive that waits, which is in no index: programs that receive one message at a time need
+    /// none.
+    alone: Option<u32>,
     waiting: Entries<M, 2>,
     exact: Index<0>,
     contexts: Index<1>,
@@ -90,6 +93,7 @@ impl<R: Copy, M: Copy> Matcher<R, M> {
             posted: Entries::new(),
             patterns: PATTERNS.map(|by| Index::new(by, seed)),
             order: 0,
+            alone: None,
             waiting: Entries::new(),
             exact: Index::new(By::All, seed),
             contexts: Index::new(By::Context, seed),
@@ -116,24 +120,56 @@ impl<R: Copy, M: Copy> Matcher<R, M> {
     pub fn post(&mut self, pattern: Pattern, receive: R) -> Posted {
         let by = pattern.by();
         self.order += 1;
+        let is_first = self.posted.len() == 0;
         let at = self.posted.add(pattern.key(), Posting { order: self.order, by, receive });
-        self.patterns[by as usize].push(&mut self.posted, at);
+        if is_first {
+            self.alone = Some(at);
+        } else {
+            self.index(at, by);
+        }
         Posted(at)
     }
 
+    /// Puts a receive in its index, after the one that was alone.
+    fn index(&mut self, at: u32, by: By) {
+        if let Some(first) = self.alone.take() {
+            let by = self.posted.value(first).by;
+            self.patterns[by as usize].push(&mut self.posted, first);
+        }
+        self.patterns[by as usize].push(&mut self.posted, at);
+    }
+
+    /// Returns the key of a receive that waits; what it does not name is zero.
+    pub fn posted_key(&self, Posted(at): Posted) -> Key {
+        self.posted.key(at)
+    }
+
     /// Removes a receive that waits.
+    #[inline]
     pub fn cancel(&mut self, Posted(at): Posted) -> R {
-        let by = self.posted.value(at).by;
-        self.patterns[by as usize].remove(&mut self.posted, at);
+        if self.alone == Some(at) {
+            self.alone = None;
+        } else {
+            let by = self.posted.value(at).by;
+            self.patterns[by as usize].remove(&mut self.posted, at);
+        }
         self.posted.free(at).1.receive
     }
 
     /// Removes and returns the oldest receive that takes a message (E-1).
     #[inline]
     pub fn arrive(&mut self, key: Key) -> Option<R> {
+        if let Some(at) = self.alone {
+            let takes = self.posted.value(at).by.reduce(key) == self.posted.key(at);
+            return takes.then(|| self.cancel(Posted(at)));
+        }
         if self.posted.len() == 0 {
             return None;
         }
+        self.arrive_among(key)
+    }
+
+    fn arrive_among(&mut self, key: Key) -> Option<R> {
         let Matcher { posted, patterns, .. } = self;
         let firsts = patterns.iter().filter_map(|index| index.first(posted, key));
         let oldest = firsts.min_by_key(|at| posted.value(*at).order)?;

@@ -1,11 +1,13 @@
 //! Messages matched to receives by context, source and tag.
 //!
 //! `Tags` is all of it: the queues (`matching`, over `lists`), receives (`receives`), sends (`sends`), the
-//! records of peers (`serve`), and what is kept of each peer (`peers`). It is given a channel to write to and
+//! records of peers (`serve`), what is kept of each peer (`peers`), and contexts that are closed to one
+//! (`fences`). It is given a channel to write to and
 //! the records that arrive; it knows no device, no link and no clock. The lane calls it under its owner word,
 //! in every poll, the watchdog's included (E-4). Program code never runs here.
 
 mod buffer;
+mod fences;
 mod lists;
 pub mod matching;
 mod peers;
@@ -27,6 +29,7 @@ pub use tautline_mem::Region;
 use crate::limits::MAX_TAG_REQUESTS;
 use crate::memory::{Name, Slab};
 use crate::{Down, PeerId, Rank};
+use fences::Fence;
 use matching::Matcher;
 use peers::{Into, Peers};
 use receives::{Receive, ReceiveState};
@@ -103,6 +106,7 @@ pub(crate) struct Tags {
     /// Memory of stored messages, for the next ones.
     spare: Vec<Vec<u8>>,
     peers: Peers,
+    fences: Vec<Fence>,
     /// Peers to which something waits to be sent, in the order of their turns.
     busy: VecDeque<Rank>,
     /// Whether a turn of the last round ended with its budget, not for want of room.
@@ -126,6 +130,7 @@ impl Tags {
             claimed: Slab::new(MAX_TAG_REQUESTS),
             spare: Vec::new(),
             peers: Peers::default(),
+            fences: Vec::new(),
             busy: VecDeque::new(),
             more: false,
             eager_limit,
@@ -139,9 +144,9 @@ impl Tags {
         self.peers.add(PeerId::new(rank, 0));
     }
 
-    /// Returns why nothing more comes from a peer, if that is so.
-    pub(crate) fn why_ended(&self, rank: Rank) -> Option<Failure> {
-        self.peers.get(rank).and_then(|peer| peer.ended)
+    /// Returns why nothing more comes from a peer in a context, if that is so.
+    pub(crate) fn why_ended(&self, rank: Rank, context: u32) -> Option<Failure> {
+        self.peers.get(rank).and_then(|peer| peer.ended).or_else(|| self.why_fenced(rank, context))
     }
 
     /// Notes that the program uses tags: from now on they are served while it does not poll.

@@ -55,10 +55,11 @@ pub(super) struct PeerTags {
 }
 
 /// A record that answers the peer's.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Accept { id: u32, to: u64, len: u64 },
     Matched { id: u32 },
+    Fence { first: u32, last: u32 },
 }
 
 impl Answer {
@@ -66,6 +67,7 @@ impl Answer {
         match self {
             Answer::Accept { id, to, len } => TagRecord::Accept { id, to, len },
             Answer::Matched { id } => TagRecord::Matched { id },
+            Answer::Fence { first, last } => TagRecord::Fence { first, last },
         }
     }
 }

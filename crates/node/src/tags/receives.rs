@@ -40,7 +40,8 @@ impl Tags {
             return Ok(ReceiveId(name));
         }
         let peer = pattern.source.and_then(|source| self.peers.get(source));
-        if let Some(why) = peer.and_then(|peer| peer.ended) {
+        let ended = peer.and_then(|peer| peer.ended);
+        if let Some(why) = ended.or_else(|| self.why_fenced(pattern.source?, pattern.context)) {
             self.end_receive(name, Err(why));
             return Ok(ReceiveId(name));
         }

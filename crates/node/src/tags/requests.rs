@@ -25,6 +25,8 @@ pub enum Failure {
     Truncated(Status),
     /// The peer is gone.
     PeerGone(Rank, Down),
+    /// The peer takes no more messages of this node in the context, and sends it none.
+    Excluded(Rank),
     /// This node was closed.
     Closed,
 }
@@ -37,6 +39,7 @@ impl std::fmt::Display for Failure {
                 write!(f, "the message of {from} has {len} bytes, more than the receive has room for")
             }
             Failure::PeerGone(rank, why) => write!(f, "{} is gone: {why}", Address::from(*rank)),
+            Failure::Excluded(rank) => write!(f, "{} goes on without this rank", Address::from(*rank)),
             Failure::Closed => f.write_str("the node was closed"),
         }
     }

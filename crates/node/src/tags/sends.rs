@@ -38,10 +38,11 @@ impl Tags {
         (rank, context, tag): (Rank, u32, u32),
         bytes: &[u8],
     ) -> bool {
+        let fenced = !self.fences.is_empty() && self.why_fenced(rank, context).is_some();
         let Some(peer) = self.peers.get_mut(rank) else { return false };
         let len = bytes.len() as u64;
         let fits = EAGER_HEAD + bytes.len() <= writer.record_limit() && len <= self.eager_limit;
-        if !peer.up || !peer.queue.is_empty() || peer.credit < charge(len) || !fits {
+        if !peer.up || fenced || !peer.queue.is_empty() || peer.credit < charge(len) || !fits {
             return false;
         }
         let record = TagRecord::Eager { context, tag, data: &[] };
@@ -75,8 +76,9 @@ impl Tags {
         let send = Send { to: rank, context, tag, data, len, synchronous, state, detached: false };
         let too_many = SendError::TooMany("sends whose ends nobody has taken");
         let name = self.sends.insert(send).ok_or(too_many)?;
+        let fenced = self.why_fenced(rank, context);
         let peer = self.peers.add(PeerId::new(rank, 0));
-        match peer.ended {
+        match peer.ended.or(fenced) {
             Some(why) => self.end_send(name, Err(why)),
             None => {
                 peer.queue.push_back(name);

@@ -89,6 +89,7 @@ impl Tags {
             TagRecord::Accept { id, to, len } => self.handle_accept(from, id, to, len),
             TagRecord::Matched { id } => self.handle_matched(from, id),
             TagRecord::Credit { bytes } => self.handle_credit(from, bytes),
+            TagRecord::Fence { first, last } => self.handle_fence(from.rank, first..=last),
         }
     }
 
@@ -101,7 +102,7 @@ impl Tags {
             return false;
         }
         let key = Key { context, source: from.rank, tag };
-        let Some(name) = self.matcher.arrive(key) else { return self.store_whole(from, key, data) };
+        let Some(name) = self.arrive(key) else { return self.store_whole(from, key, data) };
         if let Some(receive) = self.receives.get_mut(name) {
             receive.buffer.write(0, data);
             let status = Status { source: from.rank, tag, len };
@@ -139,7 +140,7 @@ impl Tags {
         }
         let key = Key { context, source: from.rank, tag };
         let report = report.then_some(id);
-        let into = match self.matcher.arrive(key) {
+        let into = match self.arrive(key) {
             Some(name) => {
                 if let Some(receive) = self.receives.get_mut(name) {
                     let status = Status { source: from.rank, tag, len: total };
@@ -173,7 +174,7 @@ impl Tags {
         if id & STORED != 0 {
             return false;
         }
-        if let Some(name) = self.matcher.arrive(key) {
+        if let Some(name) = self.arrive(key) {
             self.accept(name, from, Status { source: from.rank, tag, len: total }, id);
             return true;
         }
@@ -259,7 +260,8 @@ impl Tags {
         let Some(peer) = self.peers.get_mut(from.rank) else { return false };
         peer.announced -= 1;
         if len == 0 {
-            self.end_send(name, Ok(()));
+            let result = self.matched_result(name);
+            self.end_send(name, result);
         } else if !borrowed {
             peer.accepted.push_back(name);
         }
@@ -277,7 +279,10 @@ impl Tags {
         match send.state {
             // Matched before its last bytes were sent.
             SendState::Eager { .. } => send.synchronous = false,
-            SendState::Announced { eager: true } => self.end_send(name, Ok(())),
+            SendState::Announced { eager: true } => {
+                let result = self.matched_result(name);
+                self.end_send(name, result);
+            }
             _ => return false,
         }
         true

@@ -6,11 +6,12 @@ use tautline_wire::memory::ExtentRef;
 use tautline_wire::record::RecordHead as _;
 use tautline_wire::tags::{Envelope, TagRecord};
 
-use super::Tags;
 use super::matching::{Key, Matcher, Pattern, Posted, Waiting};
-use crate::PeerId;
+use super::peers::Answer;
+use super::{Buffer, Failure, Mode, Tags};
 use crate::limits::{MAX_ENVELOPES, TAG_CREDIT, TAG_OVERHEAD};
 use crate::testing::{NothingLent, Rng};
+use crate::{Down, PeerId};
 
 /// The queues as MPI describes them.
 #[derive(Default)]
@@ -182,4 +183,56 @@ fn stray_records_are_refused() {
         let data: &[u8] = if let TagRecord::Data { .. } = record { &[1; 8] } else { &[] };
         assert!(!is_accepted(&mut with_peer(), &record, data), "{record:?}");
     }
+}
+
+/// E-13, E-14: what waits from a fenced peer is dropped, and what arrives; its credit is returned, and it is
+/// told. Receives from it and sends to it fail; other contexts and receives from any peer go on.
+#[test]
+fn fenced_messages_are_dropped() {
+    let mut tags = with_peer();
+    let receive = |tags: &mut Tags, context, source| {
+        let pattern = Pattern { context, source, tag: Some(3) };
+        tags.receive(pattern, &mut Buffer::Whole(vec![0; 8])).unwrap()
+    };
+    let eager = |context, tag| TagRecord::Eager { context, tag, data: &[] };
+    let envelope = |id, bytes_follow| {
+        TagRecord::Envelope(Envelope { context: 5, tag: 3, id, total: 8, bytes_follow, report: false })
+    };
+    let posted = receive(&mut tags, 4, Some(1));
+    assert!(is_accepted(&mut tags, &eager(5, 3), &[1; 8]));
+    assert!(is_accepted(&mut tags, &envelope(7, false), &[]));
+    let queued = tags.send((1, 6, 3), Mode::Standard, Buffer::Whole(vec![1; 8]), 8).unwrap();
+    tags.fence(1, 4..=6);
+    assert_eq!(tags.waiting(), (0, 0));
+    let gone = Failure::PeerGone(1, Down::Excluded);
+    assert_eq!(tags.take_received(posted).unwrap().0, Err(gone));
+    assert_eq!(tags.take_sent(queued).unwrap().0, Err(gone));
+    let told = Answer::Fence { first: 4, last: 6 };
+    let answers = |tags: &mut Tags| std::mem::take(&mut tags.peers.get_mut(1).unwrap().answers);
+    let first = answers(&mut tags);
+    assert!(first[0] == told && matches!(first[1], Answer::Accept { id: 7, len: 0, .. }), "{first:?}");
+    // A receive of any peer does not take what arrives, whole or in parts.
+    let any = receive(&mut tags, 5, None);
+    assert!(is_accepted(&mut tags, &eager(5, 3), &[2; 8]));
+    assert!(is_accepted(&mut tags, &envelope(8, true), &[]));
+    assert!(is_accepted(&mut tags, &TagRecord::Data { to: 0, at: 0, data: &[] }, &[2; 8]));
+    assert!(is_accepted(&mut tags, &envelope(9, false), &[]));
+    assert!(!tags.is_received(any));
+    assert_eq!(tags.peers.get(1).unwrap().charged, tags.peers.get(1).unwrap().returned);
+    let again = answers(&mut tags);
+    assert_eq!(again.iter().filter(|answer| **answer == told).count(), 1, "{again:?}");
+    // New ones fail, and other contexts do not.
+    let late = receive(&mut tags, 4, Some(1));
+    assert_eq!(tags.take_received(late).unwrap().0, Err(gone));
+    let other = receive(&mut tags, 7, Some(1));
+    assert!(is_accepted(&mut tags, &eager(7, 3), &[3; 8]));
+    assert_eq!(tags.take_received(other).unwrap().1, Buffer::Whole(vec![3; 8]));
+    // At the other side: a send that was announced fails when it is matched. Too many fences are refused.
+    let mut tags = with_peer();
+    let fence = |first| TagRecord::Fence { first, last: first };
+    assert!(is_accepted(&mut tags, &fence(1), &[]) && is_accepted(&mut tags, &fence(1), &[]));
+    let late = receive(&mut tags, 1, Some(1));
+    assert_eq!(tags.take_received(late).unwrap().0, Err(Failure::Excluded(1)));
+    let accepted = (2..).take_while(|first| is_accepted(&mut tags, &fence(*first), &[])).count();
+    assert!((1_000..10_000).contains(&accepted), "{accepted}");
 }

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::memory::Cookie;
 use crate::transfer::Transfer;
 use crate::waiting::suspend_until;
-use crate::{Address, Down, Rank, down_byte};
+use crate::{Address, Down, Rank};
 
 /// Which call a round belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,7 +125,7 @@ impl Rounds {
         let (&[kind, round], gathered) = rest.split_first_chunk().ok_or_else(malformed)?;
         if kind == GONE {
             let (rank, why) = gathered.split_first_chunk().ok_or_else(malformed)?;
-            let why = why.first().map_or(Down::Exited, |byte| down_byte::from_byte(*byte));
+            let why = why.first().map_or(Down::Exited, |byte| Down::from_byte(*byte));
             let rank = Rank::from_le_bytes(*rank);
             // A rank that was started again has made fewer calls than the others.
             let call = if rank == core.node.number() { 0 } else { call };
@@ -305,7 +305,7 @@ fn tell(core: &Rc<Core>, gone: Gone, again: bool) {
         let mut bytes = gone.call.to_le_bytes().to_vec();
         bytes.extend_from_slice(&[GONE, round as u8]);
         bytes.extend_from_slice(&gone.rank.to_le_bytes());
-        bytes.push(down_byte::to_byte(gone.why));
+        bytes.push(gone.why.to_byte());
         let mut transfer = Transfer::new(after, handler);
         // A rank that does not wait for it does not miss it.
         core.post(after, None, move |core| {

@@ -226,7 +226,18 @@ impl Group {
         if !result.as_ref().is_ok_and(|decision| decision.id == id.to_bytes()) {
             groups(tags).return_id(id);
         }
-        result
+        let decision = result.inspect_err(|error| {
+            if let Error::Excluded(by) = error {
+                inner.note_excluded(*by);
+            }
+        })?;
+        if decision.lost[inner.me] {
+            let by = inner.members[decision.by as usize];
+            inner.note_excluded(by);
+            return Err(Error::Excluded(by));
+        }
+        inner.fence(&decision.lost);
+        Ok(decision)
     }
 
     /// Agrees with all members that are left, whatever happened in collectives before: returns the bitwise
@@ -234,6 +245,10 @@ impl Group {
     /// are lost, also meanwhile. All members call it, in the same order as other agreements.
     ///
     /// A value of a member that was lost meanwhile may or may not count.
+    ///
+    /// From then on the members that are left exchange no messages of this group with those that were lost.
+    /// One that is alive, because the others were mistaken or because of [`Group::exclude`], learns of it:
+    /// its calls of the group, this one included, fail with [`Error::Excluded`].
     pub fn agree(&self, value: u64) -> Result<(u64, Vec<usize>)> {
         let decision = self.decide(value)?;
         let (inner, tags) = (&*self.0, &self.0.tags);
@@ -247,17 +262,24 @@ impl Group {
     /// A group of the members that are left, in the same order. All of them call it, as [`Group::agree`]; it
     /// succeeds whatever happened in collectives before.
     ///
-    /// [`Error::Revoked`] at a member that the others take for lost.
+    /// [`Error::Excluded`] at a member that the others take for lost.
     pub fn shrink(&self) -> Result<Group> {
         let decision = self.decide(0)?;
         let inner = &*self.0;
-        if decision.lost[inner.me] {
-            return Err(Error::Revoked);
-        }
         let left = inner.members.iter().zip(&decision.lost).filter(|(_, lost)| !**lost);
         let left: Vec<_> = left.map(|(rank, _)| *rank).collect();
         let id = Id::from_bytes(&decision.id, left[0], inner.tags.node().size())?;
         Group::agreed(&inner.tags, left, id, inner.choices.clone())
+    }
+
+    /// Takes a member for lost, whatever the transport says of it: one that does not answer as the program
+    /// expects. Collectives of the group fail as if it had died, and the next [`Group::agree`] or
+    /// [`Group::shrink`] excludes it.
+    pub fn exclude(&self, member: usize) -> Result<()> {
+        let rank = self.0.members.get(member).filter(|_| member != self.0.me);
+        let rank = *rank.ok_or_else(|| Error::other(format!("member {member} cannot be excluded here")))?;
+        let _ = self.0.fail(0, Error::PeerGone(rank, crate::Down::Excluded));
+        Ok(())
     }
 
     /// Makes all collectives of the group fail with [`Error::Revoked`], here and at all other members as soon

@@ -1,5 +1,15 @@
 //! Which algorithm carries out a collective, by its length and the number of members: one table, which a
-//! program may replace.
+//! program or [`CHOICES`] may replace.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{Error, Result};
+
+/// The environment variable with lines for the table of new groups, the same at all ranks: `tautline bench
+/// --tune` measures and prints them. Each has the name of a collective, the most bytes, the most members and
+/// the name of an algorithm; lines end with a line break or a semicolon.
+pub const CHOICES: &str = "TAUTLINE_CHOICES";
 
 /// Collectives for which there is a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,6 +47,48 @@ pub enum Algorithm {
     HalvingDoubling,
 }
 
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 5] =
+        [Kind::Broadcast, Kind::Gather, Kind::Scatter, Kind::AllGather, Kind::AllReduce];
+
+    /// The name in a table.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Broadcast => "broadcast",
+            Kind::Gather => "gather",
+            Kind::Scatter => "scatter",
+            Kind::AllGather => "all-gather",
+            Kind::AllReduce => "all-reduce",
+        }
+    }
+
+    /// The algorithms that it has.
+    pub fn algorithms(self) -> &'static [Algorithm] {
+        match self {
+            Kind::Broadcast => &[Algorithm::Binomial, Algorithm::ScatterAllGather],
+            Kind::Gather | Kind::Scatter => &[Algorithm::Binomial, Algorithm::Linear],
+            Kind::AllGather => &[Algorithm::Bruck, Algorithm::Ring],
+            Kind::AllReduce => &[Algorithm::RecursiveDoubling, Algorithm::HalvingDoubling, Algorithm::Ring],
+        }
+    }
+}
+
+impl Algorithm {
+    /// The name in a table.
+    pub fn name(self) -> &'static str {
+        match self {
+            Algorithm::Binomial => "binomial",
+            Algorithm::ScatterAllGather => "scatter-all-gather",
+            Algorithm::Linear => "linear",
+            Algorithm::Bruck => "bruck",
+            Algorithm::Ring => "ring",
+            Algorithm::RecursiveDoubling => "recursive-doubling",
+            Algorithm::HalvingDoubling => "halving-doubling",
+        }
+    }
+}
+
 /// A line of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
@@ -48,6 +100,34 @@ pub struct Choice {
     pub members: usize,
     /// What is chosen.
     pub algorithm: Algorithm,
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let most = |number: usize| if number == ALL { "all".to_owned() } else { number.to_string() };
+        let Choice { kind, bytes, members, algorithm } = *self;
+        write!(f, "{} {} {} {}", kind.name(), most(bytes), most(members), algorithm.name())
+    }
+}
+
+impl FromStr for Choice {
+    type Err = Error;
+
+    fn from_str(line: &str) -> Result<Choice> {
+        let wrong = |what: &str| Error::other(format!("{CHOICES}: {what} in the line \"{line}\""));
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [kind, bytes, members, algorithm] = words[..] else {
+            return Err(wrong("not a collective, a number of bytes, a number of members and an algorithm"));
+        };
+        let most = |word: &str| if word == "all" { Ok(ALL) } else { word.parse() };
+        let found = Kind::ALL.into_iter().find(|it| it.name() == kind);
+        let kind = found.ok_or_else(|| wrong("an unknown collective"))?;
+        let found = kind.algorithms().iter().find(|it| it.name() == algorithm);
+        let algorithm = *found.ok_or_else(|| wrong("an algorithm that the collective does not have"))?;
+        let bytes = most(bytes).map_err(|_| wrong("no number of bytes"))?;
+        let members = most(members).map_err(|_| wrong("no number of members"))?;
+        Ok(Choice { kind, bytes, members, algorithm })
+    }
 }
 
 const ALL: usize = usize::MAX;
@@ -89,6 +169,15 @@ impl Choices {
         Choices(lines.into_iter().chain(DEFAULT_CHOICES.iter().copied()).collect())
     }
 
+    /// The table that new groups have: that of [`CHOICES`], if it is set, before the default.
+    pub fn from_environment() -> Result<Choices> {
+        let Some(text) = std::env::var_os(CHOICES) else { return Ok(Choices::default()) };
+        let text = text.into_string().map_err(|_| Error::other(format!("{CHOICES} is not text")))?;
+        let lines = text.split(['\n', ';']).map(str::trim);
+        let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#')).map(str::parse);
+        Ok(Choices::with(lines.collect::<Result<Vec<Choice>>>()?))
+    }
+
     /// The lines, in order.
     pub fn lines(&self) -> &[Choice] {
         &self.0
@@ -99,5 +188,27 @@ impl Choices {
     pub fn algorithm(&self, kind: Kind, bytes: usize, members: usize) -> Algorithm {
         let applies = |line: &&Choice| line.kind == kind && bytes <= line.bytes && members <= line.members;
         self.0.iter().find(applies).map_or(Algorithm::Binomial, |line| line.algorithm)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_survive_text() {
+        for line in DEFAULT_CHOICES {
+            assert_eq!(line.to_string().parse::<Choice>().unwrap(), *line);
+        }
+        for (bad, why) in [
+            ("broadcast 8 2", "not a collective, a number of bytes"),
+            ("barrier 8 2 ring", "an unknown collective"),
+            ("broadcast 8 2 ring", "an algorithm that the collective does not have"),
+            ("broadcast many 2 binomial", "no number of bytes"),
+            ("broadcast 8 -1 binomial", "no number of members"),
+        ] {
+            let error = bad.parse::<Choice>().unwrap_err().to_string();
+            assert!(error.contains(why) && error.contains(bad), "{error}");
+        }
     }
 }

@@ -6,9 +6,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tautline_node::TagRequest;
 
 use super::Inner;
+use super::context::Purpose;
 use crate::error::{Error, Result};
 use crate::tags::{ANY, Receive, Request};
-use crate::{Down, Rank, SendError, down_byte};
+use crate::{Down, Rank, SendError};
 
 /// Groups of up to this many members send notices to all members; larger ones to the neighbours at distances
 /// of powers of two, which hand them on.
@@ -26,12 +27,14 @@ pub(super) struct Notice {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cause {
+pub(super) enum Cause {
     Gone(Rank, Down),
     /// A member's call has failed for a reason of its own.
     Failed(Rank),
     /// A member has revoked the group.
     Revoked,
+    /// The others go on without this member, as this one says. Never sent.
+    Excluded(Rank),
 }
 
 impl Cause {
@@ -42,6 +45,7 @@ impl Cause {
                 Error::other(format!("the collective failed at {}", crate::Address::from(rank)))
             }
             Cause::Revoked => Error::Revoked,
+            Cause::Excluded(by) => Error::Excluded(by),
         }
     }
 }
@@ -49,9 +53,10 @@ impl Cause {
 impl Notice {
     fn to_bytes(self) -> [u8; NOTICE] {
         let (kind, rank, why) = match self.cause {
-            Cause::Gone(rank, why) => (0, rank, down_byte::to_byte(why)),
+            Cause::Gone(rank, why) => (0, rank, why.to_byte()),
             Cause::Failed(rank) => (1, rank, 0),
             Cause::Revoked => (2, 0, 0),
+            Cause::Excluded(by) => (1, by, 0),
         };
         let mut bytes = [0; NOTICE];
         bytes[..8].copy_from_slice(&self.first.to_le_bytes());
@@ -65,7 +70,7 @@ impl Notice {
         let (rank, rest) = rest.split_first_chunk()?;
         let rank = Rank::from_le_bytes(*rank);
         let cause = match rest[0] {
-            0 => Cause::Gone(rank, down_byte::from_byte(rest[1])),
+            0 => Cause::Gone(rank, Down::from_byte(rest[1])),
             1 => Cause::Failed(rank),
             2 => Cause::Revoked,
             _ => return None,
@@ -106,6 +111,11 @@ impl Failures {
         self.first.load(Ordering::Acquire) != u64::MAX
     }
 
+    /// Why collectives fail, if they do.
+    pub(super) fn cause(&self) -> Option<Cause> {
+        self.lock().cause
+    }
+
     /// An error if the collective of this number fails.
     #[inline]
     pub(super) fn check(&self, number: u64) -> Result<()> {
@@ -142,9 +152,13 @@ impl Inner {
             let received = receive.wait();
             self.listen()?;
             // Whatever else a member sends is none.
-            let Ok((_, bytes)) = received else { continue };
-            if let Some(notice) = bytes.first_chunk().and_then(Notice::from_bytes) {
-                self.note(notice);
+            let Ok((status, bytes)) = received else { continue };
+            match bytes.first_chunk().and_then(Notice::from_bytes) {
+                Some(Notice { cause: Cause::Gone(rank, _), .. }) if rank == self.members[self.me] => {
+                    self.note_excluded(status.source);
+                }
+                Some(notice) => self.note(notice),
+                None => {}
             }
         }
     }
@@ -182,6 +196,24 @@ impl Inner {
         }
     }
 
+    /// The others go on without this member: all collectives of the group fail, and nobody else is told.
+    pub(super) fn note_excluded(&self, by: Rank) {
+        let mut state = self.failures.lock();
+        state.cause = Some(Cause::Excluded(by));
+        state.lost.push(self.members[self.me]);
+        self.failures.first.store(0, Ordering::Release);
+    }
+
+    /// Exchanges no more messages of the group with members that are lost by a decision (G-13).
+    pub(super) fn fence(&self, lost: &[bool]) {
+        let contexts = self.id.context(Purpose::PointToPoint)..=self.id.context(Purpose::Notices);
+        for (rank, _) in self.members.iter().zip(lost).filter(|(_, lost)| **lost) {
+            self.fenced.store(true, Ordering::Relaxed);
+            // A closed endpoint exchanges nothing.
+            let _ = self.tags.node().tagged().fence(*rank, contexts.clone());
+        }
+    }
+
     /// Which members are known to be lost, by number.
     pub(super) fn known_lost(&self) -> Vec<bool> {
         let state = self.failures.lock();
@@ -195,6 +227,10 @@ impl Inner {
             Error::PeerGone(rank, why) => Cause::Gone(*rank, *why),
             Error::Send(SendError::Closed) => return error,
             Error::Revoked => Cause::Revoked,
+            Error::Excluded(by) => {
+                self.note_excluded(*by);
+                return error;
+            }
             _ => Cause::Failed(self.members[self.me]),
         };
         self.note(Notice { first: number, cause });

@@ -36,6 +36,7 @@ mod choice;
 mod collective;
 mod context;
 mod failure;
+mod multicast;
 mod plan;
 mod plans;
 mod reduction;
@@ -46,13 +47,14 @@ mod tests;
 mod typed;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 pub use call::Call;
-pub use choice::{Algorithm, Choice, Choices, DEFAULT_CHOICES, Kind};
+pub use choice::{Algorithm, CHOICES, Choice, Choices, DEFAULT_CHOICES, Kind};
 pub use collective::{Collective, Persistent};
 pub(crate) use context::Groups;
 pub use context::{CHOSEN_IDS, FIRST_CONTEXT};
+pub use multicast::{Form, Multicast, MulticastConfig, MulticastReceive, MulticastSend};
 pub use reduction::Reduction;
 pub use split::Splitting;
 pub use typed::{Item, Max, Min, Operator, Product, Sum};
@@ -95,6 +97,8 @@ struct Inner {
     choices: Choices,
     plans: Plans,
     failures: Failures,
+    /// Members were excluded by an agreement.
+    fenced: AtomicBool,
 }
 
 impl Inner {
@@ -105,8 +109,9 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // After a failure messages of the group may still be on their way.
-        if self.own_id && !self.failures.any() {
+        // After a failure messages of the group may still be on their way, and fences stay.
+        let fenced = self.fenced.load(Ordering::Relaxed);
+        if self.own_id && !fenced && !self.failures.any() {
             self.groups().return_id(self.id);
         }
     }
@@ -135,6 +140,7 @@ fn new(tags: &Tags, members: Vec<Rank>, id: Id, choices: Choices) -> Result<Inne
         choices,
         plans: Plans::default(),
         failures: Failures::new(),
+        fenced: AtomicBool::new(false),
     };
     if inner.members.len() > 1 {
         inner.listen()?;
@@ -168,7 +174,7 @@ impl Group {
         let inner = groups(tags).world(|| {
             let lane = tags.node().lane();
             let members = (0..tags.node().size()).map(|rank| crate::Address::new(rank, lane).into());
-            new(tags, members.collect(), Id::WORLD, Choices::default())
+            new(tags, members.collect(), Id::WORLD, Choices::from_environment()?)
         })?;
         Ok(Group(inner))
     }
@@ -193,14 +199,15 @@ impl Group {
             creation.receive(first, tag, &mut bytes)?;
             Id::from_bytes(&bytes, first, size)?
         };
-        Group::agreed(tags, members.to_vec(), id, Choices::default())
+        Group::agreed(tags, members.to_vec(), id, Choices::from_environment()?)
     }
 
     /// A group of some ranks with an id that the program has chosen, below [`CHOSEN_IDS`]. Nothing is sent:
     /// all members call this with the same list and id, and with no other group of that id at the same time.
     pub fn with_id(tags: &Tags, members: &[Rank], id: u32) -> Result<Group> {
         check_members(tags, members)?;
-        Ok(Group(Arc::new(new(tags, members.to_vec(), Id::chosen(id)?, Choices::default())?)))
+        let choices = Choices::from_environment()?;
+        Ok(Group(Arc::new(new(tags, members.to_vec(), Id::chosen(id)?, choices)?)))
     }
 
     /// A group whose members have agreed on its id, which is one of its first member's.

@@ -42,7 +42,7 @@ impl Completion {
     }
 
     /// As [`Completion::try_take`]. `wake`: if there is no result yet, the node reports when there is.
-    fn poll_result(&mut self, wake: bool) -> Option<Result<u64>> {
+    pub(super) fn poll_result(&mut self, wake: bool) -> Option<Result<u64>> {
         let ticket = self.ticket?;
         let result = match self.core.node.poll_operation(ticket, wake) {
             Ok(result) => result?.map_err(Error::from),

@@ -365,6 +365,7 @@ impl From<Failure> for Error {
     fn from(failure: Failure) -> Error {
         match failure {
             Failure::Truncated(status) => Error::Truncated(status),
+            Failure::Excluded(rank) => Error::Excluded(rank),
             Failure::PeerGone(rank, why) => Error::PeerGone(rank, why),
             _ => SendError::Closed.into(),
         }

@@ -25,10 +25,18 @@ pub enum Experiment {
     AllToAll,
     ReduceScatter,
     Scan,
+    /// Words of the first rank for all others, forwarded by nodes, and an answer of the last.
+    Multicast,
+    /// The same, sent to each rank by the first one's node.
+    MultiSend,
+    /// The same, sent to one rank after the other.
+    RepeatedSend,
+    /// A started all-reduce during a computation.
+    Overlap,
 }
 
 impl Experiment {
-    pub const ALL: [Experiment; 15] = [
+    pub const ALL: [Experiment; 19] = [
         Experiment::Start,
         Experiment::First,
         Experiment::Beside,
@@ -44,6 +52,10 @@ impl Experiment {
         Experiment::AllToAll,
         Experiment::ReduceScatter,
         Experiment::Scan,
+        Experiment::Multicast,
+        Experiment::MultiSend,
+        Experiment::RepeatedSend,
+        Experiment::Overlap,
     ];
 
     pub const fn name(self) -> &'static str {
@@ -63,6 +75,10 @@ impl Experiment {
             Experiment::AllToAll => "all-to-all",
             Experiment::ReduceScatter => "reduce-scatter",
             Experiment::Scan => "scan",
+            Experiment::Multicast => "multicast",
+            Experiment::MultiSend => "multi-send",
+            Experiment::RepeatedSend => "repeated-send",
+            Experiment::Overlap => "overlap",
         }
     }
 
@@ -89,7 +105,9 @@ impl Experiment {
             | Experiment::Gather
             | Experiment::Scatter
             | Experiment::ReduceScatter
-            | Experiment::Scan => ranks * words,
+            | Experiment::Scan
+            | Experiment::Overlap => ranks * words,
+            Experiment::Multicast | Experiment::MultiSend | Experiment::RepeatedSend => (ranks - 1) * words,
             Experiment::AllGather | Experiment::AllToAll => ranks * ranks * words,
         }
     }

@@ -1,4 +1,4 @@
-//! The ways to use memory, and the styles above it.
+//! The ways to use memory, the styles above it, and messages with tags.
 
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +27,10 @@ pub enum Style {
     Rpc,
     /// Calls of a typed service.
     TypedRpc,
+    /// Messages with tags.
+    Tag,
+    /// The same, behind 10,000 receives and 10,000 messages that nothing matches.
+    TagQueues,
     /// A server of many endpoints with one event queue, kept busy.
     Server,
     /// The same, asleep when the request comes.
@@ -50,6 +54,8 @@ impl Style {
             Style::Stream => "stream",
             Style::Rpc => "rpc",
             Style::TypedRpc => "rpc-typed",
+            Style::Tag => "tag",
+            Style::TagQueues => "tag-queues",
             Style::Server => "server",
             Style::Sleeper => "server-asleep",
             Style::Disjoint => "disjoint",

@@ -1,6 +1,6 @@
 //! A rank of a job of many: does what `job.c` of `tautline-baseline` does over an MPI, line for line.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use tautline::Endpoint;
-use tautline::group::{Group, Sum};
+use tautline::group::{Call, Form, Group, Multicast, MulticastConfig, Reduction, Sum};
 use tautline_baseline::cpu::CpuTime;
 
 use super::grid::{Grid, SIDE};
@@ -18,6 +18,9 @@ use crate::bench::side::Fault;
 
 const END: u32 = 1;
 const DATA: u32 = 2;
+/// Parts of a computation during which an all-reduce goes on, and the length of each.
+const PARTS: usize = 16;
+const PART: u64 = 4_000;
 
 /// The arguments of a rank.
 #[derive(Debug, Args)]
@@ -37,6 +40,8 @@ struct Rank {
     size: usize,
     /// Words that were read and compared since the time began.
     words_read: Cell<u64>,
+    /// The forms of multicasts, made when they are needed.
+    multicasts: [OnceCell<Multicast>; 3],
     fault: Option<Fault>,
 }
 
@@ -45,7 +50,8 @@ pub fn rank(args: &RankArgs) -> Result<ExitCode> {
     let ep = Endpoint::builder().join()?;
     let world = ep.world()?;
     let (member, size) = (world.member(), world.size());
-    let rank = Rank { rank: member, size, world, words_read: Cell::new(0), fault: args.sabotage };
+    let (words_read, fault) = (Cell::new(0), args.sabotage);
+    let rank = Rank { rank: member, size, world, words_read, multicasts: Default::default(), fault };
     let mut desk = (rank.rank == 0).then(|| UnixStream::connect(&args.socket)).transpose()?;
     rank.world.barrier()?;
     let mut report = |line: String| desk.as_mut().map_or(Ok(()), |desk| desk.write_all(line.as_bytes()));
@@ -291,8 +297,61 @@ impl Rank {
                 self.world.all_to_all(all, got)?;
                 check_parts(got, me)?;
             }
+            "multicast" => self.multicast(Form::Tree, step, mine)?,
+            "multi-send" => self.multicast(Form::MultiSend, step, mine)?,
+            "repeated-send" => self.multicast(Form::RepeatedSend, step, mine)?,
+            "overlap" => self.overlap(step, mine)?,
             _ => bail!("there is no such experiment"),
         }
         Ok(())
     }
+
+    /// The first rank's words for all others; the last rank answers.
+    fn multicast(&self, form: Form, step: u64, mine: &mut [u64]) -> Result<()> {
+        let made = &self.multicasts[form as usize];
+        if made.get().is_none() {
+            let config = MulticastConfig { form, ..MulticastConfig::default() };
+            let _ = made.set(self.world.multicast(config)?);
+        }
+        let (multicast, last) = (made.get().context("no multicast")?, self.size - 1);
+        if self.rank == 0 {
+            self.fill(mine, step, 0, 0);
+            multicast.send(&mine.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>())?;
+            self.world.tags().receive(last as u32, END, &mut Vec::new())?;
+            return Ok(());
+        }
+        let mut bytes = vec![0; 8 * mine.len()];
+        multicast.receive(0, &mut bytes)?;
+        for (word, bytes) in mine.iter_mut().zip(bytes.as_chunks::<8>().0) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        self.check(mine, step, 0, 0)?;
+        if self.rank == last {
+            self.world.tags().send(0, END, &[])?;
+        }
+        Ok(())
+    }
+
+    /// A started all-reduce, which is tested after every part of a computation.
+    fn overlap(&self, step: u64, mine: &mut [u64]) -> Result<()> {
+        self.fill(mine, step, self.rank, 0);
+        let input: Vec<u8> = mine.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let call = Call::AllReduce { len: input.len(), with: Reduction::of::<u64, _>(Sum) };
+        let collective = self.world.start(&call, input)?;
+        for _ in 0..PARTS {
+            compute();
+            collective.test();
+        }
+        let output = collective.wait()?;
+        for (word, bytes) in mine.iter_mut().zip(output.as_chunks::<8>().0) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        self.check_sum(mine, step, self.size - 1, 0)
+    }
+}
+
+/// A part of a computation.
+fn compute() {
+    let part = (0..PART).fold(std::hint::black_box(0_u64), |sum, i| sum.wrapping_mul(31).wrapping_add(i));
+    std::hint::black_box(part);
 }

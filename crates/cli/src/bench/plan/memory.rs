@@ -38,6 +38,28 @@ impl Plan {
         let work = Work::PingPong { bytes: 8, count: self.extent.count(800.0, 1.0), warm: false };
         self.add(Test::Latency, memory(Device::Shm, Style::Mapped), work, Load::Idle, line);
         self.matching();
+        self.tagged();
+    }
+
+    /// Messages with tags beside plain ones: the time of a short one, also behind long queues, and bandwidth
+    /// against size.
+    fn tagged(&mut self) {
+        for (device, message, base) in [
+            (Device::Shm, shared(Policy::Spin), 900.0),
+            (Device::Udp, taut(Mode::Fabric, Policy::Spin), 6_000.0),
+        ] {
+            let beside = Some(Limit::soft(message));
+            let work = Work::PingPong { bytes: 8, count: self.extent.count(base, 1.0), warm: false };
+            self.add(Test::Latency, memory(device, Style::Tag), work, Load::Idle, beside);
+            let empty = Some(Limit::soft(memory(device, Style::Tag)));
+            self.add(Test::Latency, memory(device, Style::TagQueues), work, Load::Idle, empty);
+            for bytes in [8, 4 << 10, 64 << 10, 1 << 20] {
+                let each_ns = if device == Device::Shm { 250.0 } else { 1_500.0 };
+                let count = self.extent.count(each_ns + bytes as f64 / 4.0, 1.5);
+                let work = Work::Stream { bytes, count, window: None, batch: false, touch: Touch::Both };
+                self.add(Test::Bandwidth, memory(device, Style::Tag), work, Load::Idle, beside);
+            }
+        }
     }
 
     /// All of it over AF_XDP, beside our messages there.
