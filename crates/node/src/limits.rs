@@ -73,6 +73,8 @@ pub const TAG_CREDIT: u64 = 1 << 20;
 pub const TAG_OVERHEAD: u64 = 64;
 /// Envelopes of messages with tags that one node may send another before they are matched (E-8).
 pub const MAX_ENVELOPES: u32 = 1 << 20;
+/// Bytes of a multicast, which a node stores whole if nobody receives it.
+pub const MAX_MULTICAST: u64 = 64 << 20;
 /// Sends, and receives, of messages with tags that are under way, or whose results nobody has taken.
 pub const MAX_TAG_REQUESTS: usize = 1 << 22;
 /// Out-of-band messages that wait for the program.

@@ -55,8 +55,7 @@ impl Multicast {
         let mut ended = Vec::new();
         let Group { streams, posted, me, members, .. } = group;
         let Some(stream) = streams.get_mut(&root).filter(|_| root != *me) else { return };
-        loop {
-            let Some(packet) = stream.untaken() else { break };
+        while let Some(packet) = stream.untaken() {
             if packet.flush {
                 stream.take();
                 continue;

@@ -8,11 +8,15 @@ use tautline_wire::record::Class;
 use super::grants::{Grant, Word};
 use super::stream::{Data, OVERHEAD, Packet};
 use super::{Multicast, MulticastSendId};
+use crate::limits::MAX_MULTICAST;
 use crate::memory::{Name, RecordWriter};
 use crate::tags::Failure;
 use crate::{Rank, SendError};
 
 const TOO_MANY: SendError = SendError::TooMany("multicast sends whose ends nobody has taken");
+
+const TOO_LONG: SendError = SendError::TooMany("bytes in a multicast, which has at most 64 MiB,");
+const _: () = assert!(MAX_MULTICAST == 64 << 20);
 
 /// Bytes that a message's packets have at the root; records are as long as the channels allow.
 const PACKET: u64 = 16 << 10;
@@ -33,6 +37,9 @@ pub(super) struct Send {
 impl Multicast {
     /// Begins to send a message to all other members of a group. It ends when all of it is in the window.
     pub(crate) fn send(&mut self, id: u32, data: Arc<Vec<u8>>) -> Result<MulticastSendId, SendError> {
+        if data.len() as u64 > MAX_MULTICAST {
+            return Err(TOO_LONG);
+        }
         let send = Send { data, sent: 0, done: None, detached: false };
         let name = self.sends.insert(send).ok_or(TOO_MANY)?;
         match self.why_failed(id) {

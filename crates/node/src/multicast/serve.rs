@@ -7,6 +7,7 @@ use tautline_wire::record::Records;
 use super::grants::Word;
 use super::stream::{Data, OVERHEAD, Packet};
 use super::{Multicast, sends};
+use crate::limits::MAX_MULTICAST;
 use crate::tags::Failure;
 use crate::{Down, PeerId, Rank};
 
@@ -142,9 +143,11 @@ impl Multicast {
         }
         let end = at + data.len() as u64 + if last { OVERHEAD } else { 0 };
         let (was_settled, empty) = (stream.acked == stream.end, data.is_empty() && !last);
-        if end - stream.acked > window || empty != flush {
+        let begun = stream.begun + data.len() as u64;
+        if end - stream.acked > window || empty != flush || begun > MAX_MULTICAST {
             return false;
         }
+        stream.begun = if last { 0 } else { begun };
         if was_settled && end > at {
             group.active += 1;
             // there is room for that many roots.

@@ -70,6 +70,8 @@ pub(super) struct Stream {
     /// The number of the packet that the program takes next, and the position before which it took all.
     next: u64,
     pub(super) taken: u64,
+    /// Bytes that came of the message that is not whole.
+    pub(super) begun: u64,
     /// Whole messages that the program has not taken.
     pub(super) whole: usize,
     /// What the parent was told; at the root, what all members have taken.
@@ -92,6 +94,7 @@ impl Stream {
             end: 0,
             next: 0,
             taken: 0,
+            begun: 0,
             whole: 0,
             acked: 0,
             flush: 0,

@@ -9,10 +9,11 @@ use tautline_wire::multicast::{MulticastRecord, PACKET_HEAD, Stream};
 use tautline_wire::record::{Class, RecordHead};
 
 use super::{MIN_WINDOW, Multicast, MulticastOptions, MulticastReceiveId, Shape};
+use crate::limits::MAX_MULTICAST;
 use crate::memory::RecordWriter;
 use crate::tags::{Buffer, Failure};
 use crate::testing::Rng;
-use crate::{Down, PeerId, Rank};
+use crate::{Down, PeerId, Rank, SendError};
 
 /// A channel in one direction: frames of up to `frame` bytes, `room` of them.
 #[derive(Debug)]
@@ -318,6 +319,16 @@ fn forged_records_are_refused() {
     assert!(!feed(&mut node(), 1, packet(1, 0, b"")));
     let mut two = node();
     assert!(feed(&mut two, 1, packet(1, 0, b"good")) && !feed(&mut two, 2, packet(2, 0, b"one too many")));
+    // a message that never ends. The program takes none of it, and it is acknowledged as it comes.
+    let mut endless = node();
+    let mut at = 0;
+    while feed(&mut endless, 1, packet(1, at, &LONG[..512])) {
+        at += 512;
+        endless.peers.get_mut(1).into_iter().for_each(|peer| peer.answers.clear());
+    }
+    assert_eq!(at, MAX_MULTICAST);
+    let too_long = endless.send(GROUP, Arc::new(vec![0; MAX_MULTICAST as usize + 1]));
+    assert!(matches!(too_long, Err(SendError::TooMany(_))), "{too_long:?}");
     let stream = Stream { group: GROUP, root: 3 };
     for (from, record) in [
         (1, MulticastRecord::Grant(stream)),

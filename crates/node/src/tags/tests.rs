@@ -236,3 +236,46 @@ fn fenced_messages_are_dropped() {
     let accepted = (2..).take_while(|first| is_accepted(&mut tags, &fence(*first), &[])).count();
     assert!((1_000..10_000).contains(&accepted), "{accepted}");
 }
+
+/// E-5, E-8, E-9: a million messages that nobody receives cost the credit of their sender, and 64 bytes for
+/// each envelope. Then all of them are received, in order and unaltered.
+#[test]
+fn a_million_unexpected_messages_are_bounded() {
+    const FLOOD: u32 = 1_000_000;
+    let mut tags = with_peer();
+    let eager = (TAG_CREDIT / (4 + TAG_OVERHEAD)) as u32;
+    for number in 0..FLOOD {
+        let (tag, id) = (number % 3, number);
+        let (record, data) = if number < eager {
+            (TagRecord::Eager { context: 0, tag, data: &[] }, &number.to_le_bytes()[..])
+        } else {
+            let (bytes_follow, report) = (false, true);
+            let envelope = Envelope { context: 0, tag, id, total: 4, bytes_follow, report };
+            (TagRecord::Envelope(envelope), &[][..])
+        };
+        assert!(is_accepted(&mut tags, &record, data), "message {number}");
+    }
+    assert_eq!(tags.waiting(), (0, FLOOD as usize));
+    assert!(tags.matcher.message_memory() <= 64 * FLOOD as usize, "{}", tags.matcher.message_memory());
+    let stored = |tags: &Tags| {
+        let names: Vec<_> = tags.stored.names().collect();
+        names.into_iter().filter_map(|name| tags.stored.get(name)).map(|it| it.data.capacity()).sum::<usize>()
+    };
+    assert!(stored(&tags) as u64 <= TAG_CREDIT, "{} B stored", stored(&tags));
+    for number in 0..FLOOD {
+        // The oldest, whatever its tag, or the oldest of its tag: the same, if nothing was lost.
+        let tag = (number % 2 == 0).then_some(number % 3);
+        let pattern = Pattern { context: 0, source: Some(1), tag };
+        let id = tags.receive(pattern, &mut Buffer::Whole(vec![0; 4])).unwrap();
+        if number >= eager {
+            let answer = tags.peers.get_mut(1).unwrap().answers.pop_front();
+            let Some(Answer::Accept { id: asked, to, len: 4 }) = answer else { panic!("{answer:?}") };
+            assert_eq!(asked, number);
+            let data = TagRecord::Data { to, at: 0, data: &[] };
+            assert!(is_accepted(&mut tags, &data, &number.to_le_bytes()));
+        }
+        let (result, buffer) = tags.take_received(id).unwrap();
+        assert_eq!((result.unwrap().tag, buffer), (number % 3, Buffer::Whole(number.to_le_bytes().to_vec())));
+    }
+    assert_eq!((tags.waiting(), stored(&tags)), ((0, 0), 0));
+}

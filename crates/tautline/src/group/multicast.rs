@@ -109,8 +109,8 @@ impl Multicast {
         self.form
     }
 
-    /// Sends a message to all other members. Returns when `bytes` may be used again: they are in the window
-    /// or, sent repeatedly, with every member.
+    /// Sends a message of at most 64 MiB to all other members. Returns when `bytes` may be used again: they
+    /// are in the window or, sent repeatedly, with every member.
     pub fn send(&self, bytes: &[u8]) -> Result<()> {
         if self.form == Form::RepeatedSend {
             return self.send_repeatedly(bytes);
@@ -128,7 +128,7 @@ impl Multicast {
         Ok(())
     }
 
-    /// Begins to send a message to all other members. It goes on by itself.
+    /// Begins to send a message of at most 64 MiB to all other members. It goes on by itself.
     pub fn start_send(&self, bytes: Vec<u8>) -> Result<MulticastSend> {
         if self.form == Form::RepeatedSend {
             self.send_repeatedly(&bytes)?;
