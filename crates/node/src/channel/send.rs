@@ -267,7 +267,7 @@ impl Channel {
         done
     }
 
-    /// Bytes that leave together (N-29). The first trains are short, because a receiver that has nothing to
+    /// Bytes that leave together (N-30). The first trains are short, because a receiver that has nothing to
     /// do can begin with them while the others are written; the more is on its way, the longer they get.
     #[inline]
     fn train_len(&self, port: &Port, capacity: usize) -> usize {

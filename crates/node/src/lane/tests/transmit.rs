@@ -158,7 +158,7 @@ fn unreported_handlers_are_not_reported() {
     assert_eq!(pair.lanes[0].undelivered(), []);
 }
 
-/// N-29: the frames of a message leave together, also if slots were acknowledged before it; of a long one the
+/// N-30: the frames of a message leave together, also if slots were acknowledged before it; of a long one the
 /// first leave in short trains, and the others in trains that become longer.
 #[test]
 fn frames_leave_in_trains() {
