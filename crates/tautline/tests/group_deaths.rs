@@ -48,6 +48,10 @@ impl Fate {
             delay: draw(&mut seed, 400),
         }
     }
+
+    fn dies(&self, rank: u32) -> bool {
+        rank as usize == self.first || self.second == Some(rank as usize)
+    }
 }
 
 fn die() -> ! {
@@ -97,8 +101,7 @@ fn group_member() {
         Ok(()) => {}
         // N-9: what was sent to those that died.
         Err(Error::Undelivered(peers)) => {
-            let dead = |rank: usize| rank == fate.first || fate.second == Some(rank);
-            assert!(peers.iter().all(|it| dead(it.peer as usize)), "{peers:?}");
+            assert!(peers.iter().all(|it| fate.dies(it.peer)), "{peers:?}");
         }
         Err(other) => panic!("{other:?}"),
     }
@@ -119,8 +122,9 @@ fn collectives(world: &Group, fate: &Fate) {
         }
         match world.run(&call, &input) {
             Ok(got) => assert!(!failed && got == output, "{call:?}: a wrong result"),
+            // Others may agree already: a member that had no core meanwhile may notice the second death first.
             Err(Error::PeerGone(rank, _)) => {
-                assert_eq!(rank as usize, fate.first, "{call:?}");
+                assert!(fate.dies(rank), "{call:?}: rank {rank} of {fate:?}");
                 failed = true;
             }
             Err(other) => panic!("{call:?}: {other:?}"),
@@ -166,8 +170,7 @@ fn members_are_killed() {
             launcher.start(rank, command)
         };
         let mut members: Vec<Process> = (0..fate.members as u32).map(start).collect();
-        let dies = |rank: usize| rank == fate.first || fate.second == Some(rank);
-        let survivors = members.iter_mut().filter(|member| !dies(member.rank as usize));
+        let survivors = members.iter_mut().filter(|member| !fate.dies(member.rank));
         let outcomes: Vec<_> = survivors.map(|member| (member.rank, outcome(member, run))).collect();
         for (rank, other) in &outcomes {
             assert_eq!(other, &outcomes[0].1, "run {run}: {fate:?}: ranks {} and {rank}", outcomes[0].0);
