@@ -122,7 +122,7 @@ fn collectives(world: &Group, fate: &Fate) {
         }
         match world.run(&call, &input) {
             Ok(got) => assert!(!failed && got == output, "{call:?}: a wrong result"),
-            // Others may agree already: a member that had no core meanwhile may notice the second death first.
+            // Others may agree already: one that had no core meanwhile may notice the second death first.
             Err(Error::PeerGone(rank, _)) => {
                 assert!(fate.dies(rank), "{call:?}: rank {rank} of {fate:?}");
                 failed = true;
