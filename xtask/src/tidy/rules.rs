@@ -11,7 +11,7 @@ const PROTOCOL: &str = "docs/PROTOCOL.md";
 
 /// Wire, handshake, link, device, shared memory, node, messages, apertures, tripwires, tags (envelopes),
 /// job.
-const FAMILIES: &str = "WHLDSNMATEGJ";
+const FAMILIES: &str = "WHLDSNMATEGBJ";
 
 #[derive(Default)]
 struct Rule {
