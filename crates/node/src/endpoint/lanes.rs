@@ -52,8 +52,21 @@ impl Lanes {
     /// Opens a lane, to be driven by the thread that calls this. `handlers` are those of the lane, as in
     /// [`Endpoint::join`].
     pub fn open(&self, handlers: Vec<(String, bool)>) -> Result<Endpoint, JoinError> {
+        self.open_reserved(handlers, Directory::reserve)
+    }
+
+    /// Opens the lane of the protocol among members, once. It parks when it waits, whatever the node does.
+    pub fn open_for_members(&self, handlers: Vec<(String, bool)>) -> Result<Endpoint, JoinError> {
+        self.open_reserved(handlers, Directory::reserve_for_members)
+    }
+
+    fn open_reserved(
+        &self,
+        handlers: Vec<(String, bool)>,
+        reserve: impl FnOnce(&Directory) -> Option<u16>,
+    ) -> Result<Endpoint, JoinError> {
         let node = self.0.upgrade().ok_or(JoinError::Closed)?;
-        let lane = Reservation::new(&node)?;
+        let lane = Reservation::new(&node, reserve)?;
         let (device, choice) = crate::open_lane_device(&node.job, &node.config, lane.number)?;
         let environment = Environment::new(device, Clock::system(), fresh_entropy()?);
         let endpoint = Endpoint::start(&node, lane.number, environment, handlers, Some(choice))?;
@@ -68,7 +81,7 @@ impl Lanes {
         handlers: Vec<(String, bool)>,
     ) -> Result<Endpoint, JoinError> {
         let node = self.0.upgrade().ok_or(JoinError::Closed)?;
-        let lane = Reservation::new(&node)?;
+        let lane = Reservation::new(&node, Directory::reserve)?;
         let endpoint = Endpoint::start(&node, lane.number, environment, handlers, None)?;
         lane.keep();
         Ok(endpoint)
@@ -83,13 +96,16 @@ struct Reservation<'a> {
 }
 
 impl<'a> Reservation<'a> {
-    fn new(node: &'a Node) -> Result<Reservation<'a>, JoinError> {
+    fn new(
+        node: &'a Node,
+        reserve: impl FnOnce(&Directory) -> Option<u16>,
+    ) -> Result<Reservation<'a>, JoinError> {
         let first = node.first().ok_or(JoinError::Closed)?;
         if !first.fork.is_mine() || first.lock().port.closed {
             return Err(JoinError::Closed);
         }
-        let number = node.directory.reserve().ok_or_else(|| {
-            JoinError::Config(format!("a node has at most {} lanes", crate::limits::MAX_LANES))
+        let number = reserve(&node.directory).ok_or_else(|| {
+            JoinError::Config(format!("a node has at most {} lanes", crate::limits::MEMBERS_LANE))
         })?;
         Ok(Reservation { node, number, kept: false })
     }

@@ -1,5 +1,5 @@
 //! What somebody else knows of the members: a launcher, which sees processes end and starts them again
-//! (N-26).
+//! (N-26), or the other members (N-29).
 
 use std::sync::{Arc, Weak};
 
@@ -49,6 +49,14 @@ impl Members {
             }
             lane.push_event(Event::MemberStarted { member: rank });
         })?;
+        endpoint.waker().wake();
+        Ok(())
+    }
+
+    /// Others took this process for dead. An error if this node is closed.
+    pub fn fenced(&self, incarnation: u32) -> Result<(), SendError> {
+        let endpoint = self.endpoint().ok_or(SendError::Closed)?;
+        endpoint.with(|lane| lane.push_event(Event::Fenced { incarnation }))?;
         endpoint.waker().wake();
         Ok(())
     }

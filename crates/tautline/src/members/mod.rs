@@ -1,5 +1,7 @@
-//! Notices of a launcher about the members of the job (N-26): lines of a word and a rank, on an inherited
-//! pipe.
+//! Who tells of the members: the launcher, in lines of a word and a rank on an inherited pipe (N-26), or the
+//! other members ([`protocol`]).
+
+pub(crate) mod protocol;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
