@@ -51,6 +51,12 @@ pub enum Event {
         /// The member.
         member: Rank,
     },
+    /// A process has joined the running job, with the next rank: it can be connected to. Only told to programs
+    /// that watch members.
+    MemberJoined {
+        /// The member.
+        member: Rank,
+    },
     /// Others took this process for dead, for instance because it was stopped or cut off for too long. It
     /// goes on, in a new incarnation, and they are told. Only told to programs that watch members.
     Fenced {
@@ -85,6 +91,7 @@ impl std::fmt::Display for Event {
             Event::PeerUp { peer, .. } => write!(f, "{} is up", Address::from(*peer)),
             Event::PeerDown { peer, why, .. } => write!(f, "{} is down: {why}", Address::from(*peer)),
             Event::MemberStarted { member } => write!(f, "rank {member} was started again"),
+            Event::MemberJoined { member } => write!(f, "rank {member} has joined the job"),
             Event::Fenced { incarnation } => {
                 write!(f, "others took this process for dead; it goes on as incarnation {incarnation}")
             }

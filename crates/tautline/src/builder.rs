@@ -12,6 +12,7 @@ use crate::core::{Core, Failures, OnFailure, SharedStyle};
 use crate::endpoint::{Endpoint, Lanes};
 use crate::error::{Error, HandlerFailure, Result};
 use crate::group::Groups;
+use crate::members::spawn::Control;
 use crate::messages::handlers::Registered;
 use crate::messages::inbox::Inbox;
 use crate::messages::{Borrowed, Message, Short};
@@ -235,7 +236,9 @@ impl Builder {
         // Processes that exchanged addresses through their launcher have all been started.
         let present = job.launcher.as_ref().is_some_and(|launcher| launcher.name.starts_with("pmi"));
         let bound = config.link.silence;
-        let endpoint = self.open(|names| tautline_node::Endpoint::join(job, config, names))?;
+        let control = Control(job.control.take().filter(|_| notices.is_some()));
+        let endpoint =
+            self.attach(control).open(|names| tautline_node::Endpoint::join(job, config, names))?;
         match notices {
             Some(notices) => members::watch(endpoint.members(), notices).map_err(JoinError::System)?,
             None if watches => members::protocol::take_part(&endpoint, present, bound)?,

@@ -1,5 +1,6 @@
 //! Members in a simulated network: what a death and a join cost, and what remains after partitions, crashes,
 //! restarts and pauses.
+#![allow(clippy::print_stdout)]
 
 mod world;
 
@@ -28,6 +29,7 @@ fn a_change_costs_each_member_few_messages() {
             changed(&mut world, n, Notice::Joined(n as u32), |world| world.start(n as u32)),
             changed(&mut world, n, Notice::Left(0), |world| world.leave(0)),
         ];
+        println!("{n} members: (death, restart, join, leave) cost at most {most:?} messages");
         assert!(most.iter().all(|most| *most <= 4 * logarithm(n)), "{n} members: {most:?}");
     }
 }

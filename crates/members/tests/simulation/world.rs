@@ -283,7 +283,6 @@ impl World {
         self.now = until;
     }
 
-    #[allow(clippy::print_stdout)]
     fn trace(&self, what: impl std::fmt::Debug) {
         if self.traces {
             println!("{:>14} {what:?}", self.now);

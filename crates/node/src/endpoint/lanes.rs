@@ -6,7 +6,7 @@ use super::{Endpoint, Owner, fresh_entropy};
 use crate::local::Directory;
 use crate::wait::Shared;
 use crate::wait::watchdog::Watchdog;
-use crate::{Clock, Config, Environment, Job, JoinError};
+use crate::{Clock, Config, Environment, Job, JoinError, Member, Rank};
 
 /// What the lanes of a node have in common. Nothing here is touched per message.
 #[derive(Debug)]
@@ -16,11 +16,20 @@ pub(crate) struct Node {
     pub(super) directory: Arc<Directory>,
     pub(super) dog: Option<Arc<Watchdog>>,
     lanes: Mutex<Vec<Weak<Shared>>>,
+    /// Members that joined the running job, in order of their ranks.
+    joined: Mutex<Vec<Member>>,
 }
 
 impl Node {
     pub(super) fn new(job: Job, config: Config, dog: Option<Arc<Watchdog>>) -> Node {
-        Node { job, config, directory: Arc::default(), dog, lanes: Mutex::default() }
+        Node {
+            job,
+            config,
+            directory: Arc::default(),
+            dog,
+            lanes: Mutex::default(),
+            joined: Mutex::default(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Weak<Shared>>> {
@@ -32,10 +41,31 @@ impl Node {
         self.lock().first()?.upgrade()
     }
 
+    /// Adds a lane, which is then told of the members that have joined.
     pub(super) fn add(&self, lane: &Arc<Shared>) {
         let mut lanes = self.lock();
         lanes.retain(|lane| lane.strong_count() > 0);
         lanes.push(Arc::downgrade(lane));
+        drop(lanes);
+        let joined = self.joined.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for (rank, member) in (self.job.size()..).zip(joined) {
+            lane.lock().peers.join(rank, member);
+        }
+    }
+
+    /// A member has joined: all lanes are told, also those that are opened later. False if it is not the next.
+    pub(super) fn join(&self, rank: Rank, member: &Member) -> bool {
+        let mut joined = self.joined.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = rank as usize == self.job.members.len() + joined.len();
+        if next {
+            joined.push(member.clone());
+        }
+        drop(joined);
+        let lanes: Vec<_> = self.lock().iter().filter_map(Weak::upgrade).collect();
+        for lane in lanes {
+            lane.lock().peers.join(rank, member.clone());
+        }
+        next
     }
 
     /// The lanes other than lane 0.

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Weak};
 
 use super::{Endpoint, Owner};
-use crate::{Down, Event, PeerState, Rank, SendError};
+use crate::{Down, Event, Member, PeerState, Rank, SendError};
 
 /// Tells a node what becomes of the members of its job. It does not keep the node open.
 #[derive(Clone, Debug)]
@@ -49,6 +49,17 @@ impl Members {
             }
             lane.push_event(Event::MemberStarted { member: rank });
         })?;
+        endpoint.waker().wake();
+        Ok(())
+    }
+
+    /// A process joins the running job, with the next rank (J-22). All lanes can reach it from now on. An
+    /// error if this node is closed.
+    pub fn joined(&self, rank: Rank, member: &Member) -> Result<(), SendError> {
+        let endpoint = self.endpoint().ok_or(SendError::Closed)?;
+        if endpoint.owner.node.join(rank, member) {
+            endpoint.with(|lane| lane.push_event(Event::MemberJoined { member: rank }))?;
+        }
         endpoint.waker().wake();
         Ok(())
     }
