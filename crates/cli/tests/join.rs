@@ -63,7 +63,7 @@ fn lines(text: &str, with: &str) -> Vec<String> {
     lines
 }
 
-/// J-22: those that join get the next ranks, members are told, and messages flow both ways.
+/// J-22, J-23: those that join get the next ranks, members are told, and messages flow both ways.
 #[test]
 fn ranks_join_a_running_job() {
     for device in ["shm", "udp"] {
@@ -95,12 +95,13 @@ fn ranks_join_a_running_job() {
     }
 }
 
-/// J-22: the output and the exit code of a rank that joined are those of the command, and it ends with it.
+/// J-22, J-24: the output and the exit code of a rank that joined are those of the command, and it ends with
+/// the command.
 #[test]
 fn joined_ranks_belong_to_the_command() {
     let mut job = tautline();
-    job.args(["run", "-n", "1", "--keep-going", "sh", "-c", "echo up; exec sleep 1000"])
-        .stdout(Stdio::piped());
+    job.args(["run", "-n", "1", "--keep-going"]).stdout(Stdio::piped());
+    job.args(["sh", "-c", "echo up; exec sleep 1000"]);
     let mut job = job.stderr(Stdio::null()).spawn().unwrap();
     assert_eq!(read_line(job.stdout.as_mut().unwrap()), "up");
     let number = job.id().to_string();
@@ -122,7 +123,7 @@ fn joined_ranks_belong_to_the_command() {
     job.wait().unwrap();
     let late = join("true").output().unwrap();
     let text = String::from_utf8_lossy(&late.stderr);
-    assert!(late.status.code() == Some(1) && text.contains("there is no job"), "{text}");
+    assert!(late.status.code() == Some(2) && text.contains("there is no job"), "{text}");
 }
 
 /// J-22: what is no job, and what is no job of this user, is named.
@@ -130,7 +131,7 @@ fn joined_ranks_belong_to_the_command() {
 fn jobs_that_cannot_be_joined() {
     let refusal = |job: &str| {
         let output = tautline().args(["run", "-n", "1", "--join", job, "true"]).output().unwrap();
-        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
     assert!(refusal("x").contains("not a process number"));
@@ -164,7 +165,7 @@ fn a_killed_launcher_leaves_no_rank() {
     until(PATIENCE, || {
         [&first, &second].iter().all(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists())
     });
-    assert_eq!(join.wait().unwrap().code(), Some(1));
+    assert_eq!(join.wait().unwrap().code(), Some(2));
     let socket = format!("/tmp/tautline-{}/job-{}", rustix::process::geteuid().as_raw(), job.id());
     assert!(tautline().args(["run", "-n", "1", "true"]).status().unwrap().success());
     assert!(!std::path::Path::new(&socket).exists());

@@ -51,8 +51,8 @@ pub enum Event {
         /// The member.
         member: Rank,
     },
-    /// A process has joined the running job, with the next rank: it can be connected to. Only told to programs
-    /// that watch members.
+    /// A process has joined the running job, with the next rank: it can be connected to. Only told to
+    /// programs that watch members.
     MemberJoined {
         /// The member.
         member: Rank,

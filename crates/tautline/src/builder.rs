@@ -12,10 +12,10 @@ use crate::core::{Core, Failures, OnFailure, SharedStyle};
 use crate::endpoint::{Endpoint, Lanes};
 use crate::error::{Error, HandlerFailure, Result};
 use crate::group::Groups;
-use crate::members::spawn::Control;
 use crate::messages::handlers::Registered;
 use crate::messages::inbox::Inbox;
 use crate::messages::{Borrowed, Message, Short};
+use crate::spawn::Control;
 use crate::{Config, Environment, Job, JoinError, Security, Waiting, members};
 
 /// Registers handlers and joins a job; see [`Endpoint::builder`].
@@ -210,10 +210,11 @@ impl Builder {
         self
     }
 
-    /// Tells of every member of the job that ends or is started again, whether there is a channel to it or
-    /// not: as [`crate::Event::PeerDown`] and [`crate::Event::MemberStarted`]. `tautline run` sees that itself
-    /// (N-26). Under other launchers the members that call this tell each other (N-29): a thread of its own
-    /// keeps a channel to the next rank, and a death is noticed within the silence bound of a link.
+    /// Tells of every member of the job that ends, is started again or joins, whether there is a channel to
+    /// it or not: as [`crate::Event::PeerDown`], [`crate::Event::MemberStarted`] and
+    /// [`crate::Event::MemberJoined`]. `tautline run` sees that itself (N-26). Under other launchers the
+    /// members that call this tell each other (N-29): a thread of its own keeps a channel to the next rank,
+    /// and a death is noticed within the silence bound of a link.
     pub fn watch_members(mut self) -> Builder {
         self.watches_members = true;
         self

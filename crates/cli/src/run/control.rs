@@ -149,7 +149,7 @@ impl Control {
         self.clients.retain(|client| !matches!(client.state, State::Over));
     }
 
-    /// Tells who asked for a rank that it has ended.
+    /// Tells who asked for a rank that it has ended (J-24).
     pub fn rank_ended(&mut self, rank: usize, code: u8) {
         for client in &mut self.clients {
             if let State::Attached { ranks, left } = &mut client.state

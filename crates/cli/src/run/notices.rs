@@ -49,7 +49,7 @@ impl Notices {
         self.write(&format!("{} {rank}\n", notice.word()));
     }
 
-    /// Tells the rank that another one has joined the job, and where it is (J-22).
+    /// Tells the rank that another one has joined the job, and where it is (J-23).
     pub fn tell_joined(&mut self, rank: usize, address: SocketAddr) {
         self.write(&format!("joined {rank} {address}\n"));
     }

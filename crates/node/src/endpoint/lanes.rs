@@ -53,7 +53,8 @@ impl Node {
         }
     }
 
-    /// A member has joined: all lanes are told, also those that are opened later. False if it is not the next.
+    /// A member has joined: all lanes are told, also those that are opened later. False if it is not the
+    /// next one.
     pub(super) fn join(&self, rank: Rank, member: &Member) -> bool {
         let mut joined = self.joined.lock().unwrap_or_else(PoisonError::into_inner);
         let next = rank as usize == self.job.members.len() + joined.len();

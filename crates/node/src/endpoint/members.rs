@@ -53,7 +53,7 @@ impl Members {
         Ok(())
     }
 
-    /// A process joins the running job, with the next rank (J-22). All lanes can reach it from now on. An
+    /// A process joins the running job, with the next rank (J-23). All lanes can reach it from now on. An
     /// error if this node is closed.
     pub fn joined(&self, rank: Rank, member: &Member) -> Result<(), SendError> {
         let endpoint = self.endpoint().ok_or(SendError::Closed)?;

@@ -2,7 +2,6 @@
 //! other members ([`protocol`]).
 
 pub(crate) mod protocol;
-pub(crate) mod spawn;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
