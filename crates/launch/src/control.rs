@@ -72,7 +72,11 @@ impl Request {
     /// Reads what `encode` wrote, or says what is wrong.
     pub fn decode(bytes: &[u8]) -> Result<Request, String> {
         let cut = || "the request is not complete".to_owned();
-        let body = bytes.get(4..).and_then(|body| body.strip_suffix(&[0])).ok_or_else(cut)?;
+        let whole = Some(bytes).filter(|bytes| Request::length(bytes) == Some(bytes.len()));
+        let body = whole
+            .and_then(|bytes| bytes.get(4..))
+            .and_then(|body| body.strip_suffix(&[0]))
+            .ok_or_else(cut)?;
         let mut fields = body.split(|byte| *byte == 0);
         let header = fields.next().unwrap_or_default();
         if header != HEADER.as_bytes() {
@@ -190,8 +194,8 @@ mod tests {
         let bytes = request.encode();
         assert_eq!(Request::length(&bytes), Some(bytes.len()));
         assert_eq!(Request::decode(&bytes), Ok(request));
-        let other = [&bytes[..4], b"tautline-control 9\0"].concat();
+        let other = [&19_u32.to_le_bytes()[..], b"tautline-control 9\0"].concat();
         assert!(Request::decode(&other).unwrap_err().contains("use one version"));
-        assert!((0..60).all(|length| Request::decode(&bytes[..length]).is_err()));
+        assert!((0..bytes.len()).all(|length| Request::decode(&bytes[..length]).is_err()));
     }
 }
