@@ -8,6 +8,7 @@
 #![deny(unsafe_code)]
 
 mod address;
+pub mod control;
 mod environment;
 mod exchange;
 mod hex;

@@ -15,7 +15,7 @@ pub enum Down {
     Closed,
     /// It was never reached in time.
     Unreachable,
-    /// The launcher saw its process end, and there was no channel to it.
+    /// The launcher, or another member, reported its end, and there was no channel to it.
     Reported,
     /// The other members of a group agreed to go on without it.
     Excluded,
@@ -61,7 +61,7 @@ impl std::fmt::Display for Down {
             Down::Exited => f.write_str("its process has ended"),
             Down::Closed => f.write_str("it closed"),
             Down::Unreachable => f.write_str("it could not be reached"),
-            Down::Reported => f.write_str("its launcher reported its end"),
+            Down::Reported => f.write_str("its end was reported"),
             Down::Excluded => f.write_str("the members of a group go on without it"),
             Down::Refused(refusal) => write!(f, "it refused: {refusal}"),
         }

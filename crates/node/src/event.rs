@@ -45,11 +45,23 @@ pub enum Event {
         /// Why.
         why: Down,
     },
-    /// A member that had ended was started again by its launcher. Nothing is connected with it yet. Only told
+    /// A member that had ended was started again. Nothing is connected with it yet. Only told
     /// to programs that watch members.
     MemberStarted {
         /// The member.
         member: Rank,
+    },
+    /// A process has joined the running job, with the next rank: it can be connected to. Only told to
+    /// programs that watch members.
+    MemberJoined {
+        /// The member.
+        member: Rank,
+    },
+    /// Others took this process for dead, for instance because it was stopped or cut off for too long. It
+    /// goes on, in a new incarnation, and they are told. Only told to programs that watch members.
+    Fenced {
+        /// Which incarnation this process is among the members, from zero.
+        incarnation: u32,
     },
     /// Frames to this peer may now have at most this many bytes.
     PathChanged {
@@ -79,6 +91,10 @@ impl std::fmt::Display for Event {
             Event::PeerUp { peer, .. } => write!(f, "{} is up", Address::from(*peer)),
             Event::PeerDown { peer, why, .. } => write!(f, "{} is down: {why}", Address::from(*peer)),
             Event::MemberStarted { member } => write!(f, "rank {member} was started again"),
+            Event::MemberJoined { member } => write!(f, "rank {member} has joined the job"),
+            Event::Fenced { incarnation } => {
+                write!(f, "others took this process for dead; it goes on as incarnation {incarnation}")
+            }
             Event::PathChanged { peer, max_frame } => {
                 write!(f, "frames to {} have at most {max_frame} bytes", Address::from(*peer))
             }

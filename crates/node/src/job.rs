@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tautline_link::JobKey;
@@ -58,6 +59,8 @@ pub struct Job {
     pub key: JobKey,
     /// All processes, by rank.
     pub members: Arc<[Member]>,
+    /// How many of them, the last ones, were not there when the job began (J-22).
+    pub joined: u32,
     /// The security mode that the launcher asked for.
     pub security: Option<Security>,
     /// The only device to use, if the launcher asked for one.
@@ -66,6 +69,8 @@ pub struct Job {
     pub socket: Option<OwnedFd>,
     /// A pipe on which the launcher tells what becomes of the members (N-26).
     pub notices: Option<OwnedFd>,
+    /// The socket on which the launcher is asked to start further processes (J-22).
+    pub control: Option<PathBuf>,
     /// How this process found the job, to be reported as an event.
     pub launcher: Option<Launcher>,
 }
@@ -78,7 +83,18 @@ impl Job {
 
     /// As [`Job::new`]; several nodes of one process, as in a simulation, have one list of members.
     pub fn with_shared_members(rank: Rank, key: JobKey, members: Arc<[Member]>) -> Job {
-        Job { rank, key, members, security: None, device: None, socket: None, notices: None, launcher: None }
+        Job {
+            rank,
+            key,
+            members,
+            joined: 0,
+            security: None,
+            device: None,
+            socket: None,
+            notices: None,
+            control: None,
+            launcher: None,
+        }
     }
 
     /// Sets the only device to use.
@@ -98,6 +114,11 @@ impl Job {
         self.members.len() as u32
     }
 
+    /// The processes that were there when the job began. They give the job its name on a host.
+    pub(crate) fn first_members(&self) -> &[Member] {
+        &self.members[..self.members.len().saturating_sub(self.joined as usize)]
+    }
+
     /// How many processes run on this host.
     pub(crate) fn ranks_on_host(&self) -> usize {
         let own = &self.members[self.rank as usize];
@@ -107,7 +128,7 @@ impl Job {
     /// The same job without the socket that the launcher opened.
     pub(crate) fn without_socket(&self) -> Job {
         let mut job = Job::with_shared_members(self.rank, self.key.clone(), self.members.clone());
-        (job.security, job.device) = (self.security, self.device);
+        (job.joined, job.security, job.device) = (self.joined, self.security, self.device);
         job
     }
 
@@ -116,6 +137,10 @@ impl Job {
         let (rank, members) = (self.rank, self.members.len());
         if rank as usize >= members {
             return Err(JoinError::Nonsense(format!("rank {rank} is not among the {members} members")));
+        }
+        if self.joined as usize >= members {
+            let why = format!("of {members} members {} cannot have joined later", self.joined);
+            return Err(JoinError::Nonsense(why));
         }
         if members > MAX_PEERS {
             let most = format!("{members} members are more than the {MAX_PEERS} that a job may have");

@@ -10,6 +10,8 @@ pub const MAX_LANE_PEERS: usize = (1 << 16) - 1;
 pub const MAX_ROUTES: usize = 1 << 16;
 /// Lanes of one node. All watch one listener, and the kernel lets 500 sets of descriptors watch another.
 pub const MAX_LANES: usize = 1 << 8;
+/// The lane of the protocol among members, which programs do not get (N-29).
+pub const MEMBERS_LANE: u16 = MAX_LANES as u16 - 1;
 /// Names of handlers that one side may announce.
 pub const MAX_HANDLERS: usize = 1 << 10;
 /// Bytes of a handler's name.

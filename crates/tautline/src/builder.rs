@@ -15,6 +15,7 @@ use crate::group::Groups;
 use crate::messages::handlers::Registered;
 use crate::messages::inbox::Inbox;
 use crate::messages::{Borrowed, Message, Short};
+use crate::spawn::Control;
 use crate::{Config, Environment, Job, JoinError, Security, Waiting, members};
 
 /// Registers handlers and joins a job; see [`Endpoint::builder`].
@@ -65,6 +66,11 @@ impl Lanes {
     /// The lane has the configuration of its node: that of `builder` is not used.
     pub fn open(&self, builder: Builder) -> Result<Endpoint> {
         builder.open(|names| self.0.open(names))
+    }
+
+    /// Opens the lane of the protocol among members.
+    pub(crate) fn open_for_members(&self, builder: Builder) -> Result<Endpoint> {
+        builder.open(|names| self.0.open_for_members(names))
     }
 
     /// Opens a lane in an environment of the program's own, as simulations do.
@@ -204,9 +210,11 @@ impl Builder {
         self
     }
 
-    /// Has the launcher tell of every member of the job that ends or is started again, whether there is a
-    /// channel to it or not: as [`crate::Event::PeerDown`] and [`crate::Event::MemberStarted`]. `tautline
-    /// run` does that; under other launchers only peers with a channel are watched, which a log line says.
+    /// Tells of every member of the job that ends, is started again or joins, whether there is a channel to
+    /// it or not: as [`crate::Event::PeerDown`], [`crate::Event::MemberStarted`] and
+    /// [`crate::Event::MemberJoined`]. `tautline run` sees that itself (N-26). Under other launchers the
+    /// members that call this tell each other (N-29): a thread of its own keeps a channel to the next rank,
+    /// and a death is noticed within the silence bound of a link.
     pub fn watch_members(mut self) -> Builder {
         self.watches_members = true;
         self
@@ -223,14 +231,19 @@ impl Builder {
     /// Joins a given job.
     pub fn join_job(self, mut job: Job) -> Result<Endpoint> {
         let config = self.config.clone();
+        let watches = self.watches_members;
         // Closed if nobody wants them, so that the launcher sends none.
-        let notices = job.notices.take().filter(|_| self.watches_members);
-        if self.watches_members && notices.is_none() {
-            tracing::warn!("the launcher does not tell of members: only peers with a channel are watched");
-        }
-        let endpoint = self.open(|names| tautline_node::Endpoint::join(job, config, names))?;
-        if let Some(notices) = notices {
-            members::watch(endpoint.members(), notices).map_err(JoinError::System)?;
+        let notices = job.notices.take().filter(|_| watches);
+        // Processes that exchanged addresses through their launcher have all been started.
+        let present = job.launcher.as_ref().is_some_and(|launcher| launcher.name.starts_with("pmi"));
+        let bound = config.link.silence;
+        let control = Control(job.control.take().filter(|_| notices.is_some()));
+        let endpoint =
+            self.attach(control).open(|names| tautline_node::Endpoint::join(job, config, names))?;
+        match notices {
+            Some(notices) => members::watch(endpoint.members(), notices).map_err(JoinError::System)?,
+            None if watches => members::protocol::take_part(&endpoint, present, bound)?,
+            None => {}
         }
         Ok(endpoint)
     }

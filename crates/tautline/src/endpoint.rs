@@ -1,7 +1,9 @@
 //! What a program holds. The verbs that send are in [`crate::messages`], those of memory in
 //! [`crate::memory`].
 
+use std::ffi::OsStr;
 use std::future::Future;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -129,6 +131,24 @@ impl Endpoint {
     /// Opens further lanes of this process, for other threads.
     pub fn lanes(&self) -> Lanes {
         Lanes(self.core.node.lanes())
+    }
+
+    /// Has `tautline run` start `count` more processes in this job, and returns their ranks, which follow the
+    /// existing ones. Members that watch ([`crate::Builder::watch_members`]) are told by
+    /// [`crate::Event::MemberJoined`] and can then exchange messages with them; this process must be one.
+    /// [`Endpoint::size`], and what is made of it, [`Endpoint::world`] and [`Endpoint::barrier`], stay as
+    /// they were here; for the new processes it is the number of all ranks at their start.
+    ///
+    /// They get the directory and the environment of this process, and their output goes where the job's
+    /// goes. When one fails, the job is ended, as for every rank.
+    pub fn spawn(
+        &self,
+        count: u32,
+        program: impl AsRef<OsStr>,
+        arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
+    ) -> Result<Range<Rank>> {
+        let arguments = arguments.into_iter().map(|argument| argument.as_ref().to_owned()).collect();
+        crate::spawn::spawn(&self.core, count, program.as_ref(), arguments)
     }
 
     /// For whoever watches the members of the job.

@@ -100,6 +100,7 @@ pub mod messages;
 mod offers;
 pub mod queue;
 pub mod rpc;
+mod spawn;
 pub mod stream;
 pub mod style;
 pub mod tags;

@@ -7,3 +7,4 @@ mod examples;
 mod group_deaths;
 mod kill;
 mod mapped_deaths;
+mod members;

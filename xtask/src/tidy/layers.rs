@@ -51,7 +51,7 @@ pub const LAYERS: &[Layer] = &[
     },
     Layer {
         folder: "tautline",
-        inside: &["tautline-launch", "tautline-node"],
+        inside: &["tautline-launch", "tautline-members", "tautline-node"],
         outside: &[
             ("zerocopy", "typed reads and writes of plain types without unsafe code"),
             ("serde", "requests and replies of typed calls"),
@@ -104,6 +104,7 @@ pub const LAYERS: &[Layer] = &[
         may_be_unsafe: false,
     },
     Layer { folder: "wire", inside: &[], outside: &[], may_be_unsafe: false },
+    Layer { folder: "members", inside: &[], outside: &[], may_be_unsafe: false },
     Layer { folder: "skips", inside: &[], outside: &[], may_be_unsafe: false },
     Layer {
         folder: "mem",

@@ -11,7 +11,7 @@ const PROTOCOL: &str = "docs/PROTOCOL.md";
 
 /// Wire, handshake, link, device, shared memory, node, messages, apertures, tripwires, tags (envelopes),
 /// job.
-const FAMILIES: &str = "WHLDSNMATEGRJ";
+const FAMILIES: &str = "WHLDSNMATEGRBJ";
 
 #[derive(Default)]
 struct Rule {

@@ -22,6 +22,9 @@ Examples:
         installed at the same path on each, or at the one that --agent names.
   salloc -N 4 -n 16 tautline run ./hello
         On the hosts of a Slurm allocation, with as many processes as it has tasks.
+  tautline run -n 2 --join 4711 ./worker
+        Two more processes in the job whose tautline run, on this host and of this user, has the process number
+        4711. They get the next ranks; their output and exit code are those of this command, and they end with it.
   tautline run -n 2 --fault loss=5%,reorder=10%,seed=7 ./hello
         The network between them loses and reorders frames; messages are not affected.
   tautline run -n 2 --device udp ./hello
@@ -63,6 +66,14 @@ pub struct RunArgs {
     /// that ssh connected to
     #[arg(long, value_name = "INTERFACE")]
     pub interface: Option<String>,
+    /// Add the processes to the running job of the tautline run with this process number
+    #[arg(
+        long,
+        value_name = "JOB",
+        conflicts_with_all = ["hosts", "hostfile", "restart", "keep_going", "security", "device", "ipv6", "tag", "output",
+            "fault", "pcap", "timeout", "bind", "grace", "ppn", "agent", "interface"]
+    )]
+    pub join: Option<String>,
     /// Set a variable of the program's environment, or pass on one of this environment to the hosts
     #[arg(long, value_name = "NAME[=VALUE]")]
     pub env: Vec<OsString>,

@@ -5,8 +5,10 @@
 //! the environment ever contain the key.
 
 mod args;
+mod control;
 mod faults;
 mod hosts;
+mod join;
 mod leftovers;
 mod limits;
 mod local;
@@ -88,6 +90,9 @@ fn parse_variable(text: &OsString) -> Result<(OsString, OsString)> {
 
 /// Starts the job and waits for its end.
 pub fn run(mut args: RunArgs) -> Result<ExitCode> {
+    if let Some(job) = &args.join {
+        return join::run(&args, job);
+    }
     // Also valid in the directory of the programs.
     for path in [&mut args.output, &mut args.pcap].into_iter().flatten() {
         *path = std::path::absolute(&path)?;
@@ -138,7 +143,8 @@ fn run_here(args: &RunArgs) -> Result<ExitCode> {
         report!("tautline: xdp reaches other hosts only, and all ranks are on this one: {instead}");
     }
     let signals = sys::Signals::catch()?;
-    let (job, listeners) = local::start(args, &plan, &files)?;
+    let control = control::Control::open();
+    let (job, listeners) = local::start(args, &plan, &files, control)?;
     let outcome =
         Outcome::new(plan.size(), args.grace, args.keep_going, args.timeout).with_restarts(args.restarts());
     let code = watch::wait_for_ranks(job, signals, outcome);

@@ -1,6 +1,7 @@
 //! What a rank is told of the others, on a pipe that it inherits (N-26).
 
 use std::io::{PipeReader, PipeWriter, Write};
+use std::net::SocketAddr;
 
 use anyhow::Result;
 use rustix::io::ioctl_fionbio;
@@ -45,8 +46,16 @@ impl Notices {
     /// Tells the rank what has become of another one. A rank that has not read thousands of notices is not
     /// told of more: the pipe is closed, so that it can know.
     pub fn tell(&mut self, rank: usize, notice: Notice) {
+        self.write(&format!("{} {rank}\n", notice.word()));
+    }
+
+    /// Tells the rank that another one has joined the job, and where it is (J-23).
+    pub fn tell_joined(&mut self, rank: usize, address: SocketAddr) {
+        self.write(&format!("joined {rank} {address}\n"));
+    }
+
+    fn write(&mut self, line: &str) {
         // One write, which is shorter than what a pipe takes at once.
-        let line = format!("{} {rank}\n", notice.word());
         if self.0.as_mut().is_some_and(|pipe| pipe.write_all(line.as_bytes()).is_err()) {
             self.0 = None;
         }
@@ -69,6 +78,9 @@ mod tests {
         let mut bytes = [0; 64];
         let n = reader.read(&mut bytes).unwrap();
         assert_eq!(&bytes[..n], b"died 7\nleft 8\nstarted 9\n");
+        notices.tell_joined(10, "127.0.0.1:7000".parse().unwrap());
+        let n = reader.read(&mut bytes).unwrap();
+        assert_eq!(&bytes[..n], b"joined 10 127.0.0.1:7000\n");
         (0..100_000).for_each(|rank| notices.tell(rank, Notice::Died));
         assert!(notices.0.is_none());
         let (mut notices, reader) = Notices::new().unwrap();

@@ -40,7 +40,7 @@ impl RankEnd {
         !matches!(self, RankEnd::Status(status) if status.success())
     }
 
-    fn code(&self) -> u8 {
+    pub fn code(&self) -> u8 {
         match self {
             RankEnd::Status(status) => match (status.code(), status.signal()) {
                 (Some(code), _) => code as u8,
@@ -114,6 +114,13 @@ impl Outcome {
             report!("tautline: rank {rank} is started again (restarts left: {left}): {how}");
         }
         again
+    }
+
+    /// One more rank has been started: the next one.
+    pub fn add_rank(&mut self) {
+        self.ended.push(None);
+        self.signalled.push(false);
+        self.restarts.push(0);
     }
 
     pub fn grace(&self) -> Duration {

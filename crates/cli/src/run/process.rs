@@ -1,11 +1,13 @@
 //! Starts one process of a job: its description, its socket, and what it inherits.
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Seek, Write};
 use std::net::UdpSocket;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -21,15 +23,20 @@ use crate::sys::{self, Inherited};
 /// The processes that were started here.
 pub struct Ranks(pub Vec<Child>);
 
+/// Kills those that still run.
+pub fn kill_all(children: &mut [Child]) {
+    for child in children {
+        if !matches!(child.try_wait(), Ok(Some(_))) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
 impl Drop for Ranks {
     /// Only reached with live processes when starting them failed half-way, or on unwinding.
     fn drop(&mut self) {
-        for child in &mut self.0 {
-            if !matches!(child.try_wait(), Ok(Some(_))) {
-                let _ = child.kill();
-                let _ = child.wait();
-            }
-        }
+        kill_all(&mut self.0);
         leftovers::end_all(Duration::ZERO, |time| {
             std::thread::sleep(time);
             false
@@ -40,12 +47,15 @@ impl Drop for Ranks {
 /// The listeners of the ranks on this host. Killed ranks leave theirs behind; dropping this unlinks them.
 pub struct ListenerCleanup {
     pub key: JobKey,
+    /// Those that the job began with.
     pub members: Vec<Member>,
+    /// How many have joined since.
+    pub joined: Rc<Cell<u32>>,
 }
 
 impl Drop for ListenerCleanup {
     fn drop(&mut self) {
-        tautline::node::unlink_stale_listeners(&self.key, &self.members);
+        tautline::node::unlink_stale_listeners(&self.key, &self.members, self.joined.get());
     }
 }
 
@@ -59,6 +69,8 @@ pub struct Common<'a> {
     pub env: &'a [(OsString, OsString)],
     /// Each process is bound to a core, in turn.
     pub bind: bool,
+    /// Where the launcher is asked to start further processes.
+    pub control: Option<&'a Path>,
 }
 
 /// What distinguishes a process from the others.
@@ -71,6 +83,10 @@ pub struct Process<'a> {
     pub arguments: &'a [OsString],
     /// The members as this process reaches them.
     pub members: &'a [Member],
+    /// How many of them joined the running job.
+    pub joined: u32,
+    /// The directory and the whole environment, if they are not those of the launcher.
+    pub place: Option<(&'a Path, &'a [(OsString, OsString)])>,
     pub socket: &'a UdpSocket,
     pub stdin: Stdio,
     pub stdout: Stdio,
@@ -80,7 +96,8 @@ pub struct Process<'a> {
 impl Common<'_> {
     /// Starts a process. It is told of the others through what is returned with it.
     pub fn start(&self, process: Process<'_>) -> Result<(Child, Notices)> {
-        let Process { rank, index, program, arguments, members, socket, stdin, stdout, stderr } = process;
+        let Process { rank, index, program, arguments, members, joined, place, .. } = process;
+        let Process { socket, stdin, stdout, stderr, .. } = process;
         let socket = Inherited::new(socket)?;
         let (notices, reader) = Notices::new()?;
         let reader = Inherited::new(&reader)?;
@@ -92,13 +109,19 @@ impl Common<'_> {
             self.device,
             Some(socket.number()),
         );
-        text += &format!("notices {}\n", reader.number());
+        text += &format!("notices {}\njoined {joined}\n", reader.number());
+        if let Some(control) = self.control {
+            text += &format!("control {}\n", control.display());
+        }
         let description = sealed(&text)?;
         let description = Inherited::new(&description)?;
         let mut command: Command = sys::this_program();
         command.arg("__child");
         if self.bind {
             command.arg(format!("--core={index}"));
+        }
+        if let Some((dir, env)) = place {
+            command.current_dir(dir).env_clear().envs(env.iter().map(|(name, value)| (name, value)));
         }
         command
             .arg(std::process::id().to_string())

@@ -1,16 +1,20 @@
 //! Waits for the ranks of this host, ends those that must be ended, and reports how they ended.
 
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use tautline_launch::control::Request;
+
+use super::control::Control;
 use super::leftovers;
 use super::local::{Ranks, Started, Starter};
 use super::notices::{Notice, Notices};
-use super::outcome::{Outcome, RankEnd};
+use super::outcome::{Outcome, Phase, RankEnd};
 use super::tag;
 use crate::sys::{Signals, poll_until, readable};
 
@@ -22,17 +26,20 @@ struct Watch<'a> {
     notices: Vec<Notices>,
     output: tag::Output,
     starter: Starter<'a>,
+    control: Option<Control>,
     outcome: Outcome,
 }
 
 /// Waits until no process is left, and returns the launcher's own exit code.
 pub fn wait_for_ranks(job: Started<'_>, mut signals: Signals, outcome: Outcome) -> Result<ExitCode> {
-    let Started { ranks, notices, output, starter } = job;
+    let Started { ranks, notices, output, starter, control } = job;
     let alive = ranks.0.iter().map(|child| open(child.id()).map(Some)).collect::<Result<Vec<_>>>()?;
-    let mut watch = Watch { ranks, alive, notices, output, starter, outcome };
+    let mut watch = Watch { ranks, alive, notices, output, starter, control, outcome };
     while watch.alive.iter().any(Option::is_some) {
         watch.turn(&mut signals)?;
     }
+    // Nobody joins any more.
+    drop(watch.control.take());
     let left = watch.end_leftovers(&mut signals)?;
     // Whoever is left may keep the output open.
     let passed_on = if left.is_empty() { watch.output.finish() } else { Ok(()) };
@@ -66,8 +73,9 @@ pub fn open(pid: u32) -> Result<OwnedFd> {
 impl Watch<'_> {
     /// Waits for an event and handles it.
     fn turn(&mut self, signals: &mut Signals) -> Result<()> {
-        let mut fds: Vec<_> =
-            signals.fds().chain(self.alive.iter().flatten().map(AsFd::as_fd)).map(readable).collect();
+        let asked = self.control.iter().flat_map(Control::fds);
+        let ranks = self.alive.iter().flatten().map(AsFd::as_fd);
+        let mut fds: Vec<_> = signals.fds().chain(ranks).chain(asked).map(readable).collect();
         let happened = poll_until(&mut fds, self.outcome.due)?;
         drop(fds);
         if let Some(signal) = signals.take() {
@@ -76,6 +84,7 @@ impl Watch<'_> {
         }
         if happened {
             self.reap()?;
+            self.answer_requests();
         } else {
             let sent = self.outcome.time_passed();
             self.signal_all(sent);
@@ -96,10 +105,57 @@ impl Watch<'_> {
                 self.start_again(rank)?;
                 continue;
             }
+            let code = how.code();
             let sent = self.outcome.rank_ended(rank, how);
             self.signal_all(sent);
+            if let Some(control) = &mut self.control {
+                control.rank_ended(rank, code);
+            }
         }
         Ok(())
+    }
+
+    /// Starts what others ask for (J-22), and ends what belongs to those that are gone.
+    fn answer_requests(&mut self) {
+        let Some(mut control) = self.control.take() else { return };
+        for gone in control.poll() {
+            for rank in gone {
+                if let Some(fd) = self.alive.get(rank).and_then(Option::as_ref) {
+                    let _ = pidfd_send_signal(fd, Signal::TERM);
+                }
+            }
+        }
+        while let Some((id, request, streams)) = control.next_request() {
+            let answer = match request {
+                Ok(request) => self.join(request, streams),
+                Err(error) => Err(error),
+            };
+            control.answer(id, answer);
+        }
+        self.control = Some(control);
+    }
+
+    /// Adds ranks to the job: starts them, and tells the others where they are.
+    fn join(&mut self, request: Request, streams: Option<[OwnedFd; 2]>) -> Result<Range<usize>> {
+        if self.outcome.phase != Phase::Running {
+            bail!("the job is ending");
+        }
+        let before = self.alive.len();
+        for (mut child, notices, address) in self.starter.join(request, streams)? {
+            let rank = self.alive.len();
+            for (other, alive) in self.notices.iter_mut().zip(&self.alive) {
+                if alive.is_some() {
+                    other.tell_joined(rank, address);
+                }
+            }
+            self.alive.push(Some(open(child.id())?));
+            self.output.follow(rank, &mut child);
+            self.ranks.0.push(child);
+            self.notices.push(notices);
+            self.outcome.add_rank();
+        }
+        // Those that were started together were told of each other as the job was described to them.
+        Ok(before..self.alive.len())
     }
 
     fn start_again(&mut self, rank: usize) -> Result<()> {

@@ -151,7 +151,7 @@ impl Drop for Listener {
 }
 
 /// Creates the directory if needed, and checks that only this user can access it.
-pub(crate) fn prepare_dir(dir: &Path) -> io::Result<()> {
+pub fn prepare_dir(dir: &Path) -> io::Result<()> {
     let made = std::fs::DirBuilder::new().mode(0o700).create(dir);
     if let Err(error) = made
         && error.kind() != io::ErrorKind::AlreadyExists

@@ -29,11 +29,12 @@ pub use tautline_mem::pool::{Extent, POOL_UNIT, Pool, PoolView, ReturnStatus};
 pub use tautline_mem::ring::InlineFrame;
 
 pub use greeting::{GREETING_LEN, Greeting, Refusal};
+pub use listener::prepare_dir;
+pub(crate) use listener::unlink_stale_listeners_if_due;
 pub use listener::{
     Accepted, Contribution, Dial, Handover, Incoming, Listener, PeerHandles, discovery_dir, listener_path,
     private_dir, unlink_stale_listener, unlink_stale_listeners,
 };
-pub(crate) use listener::{prepare_dir, unlink_stale_listeners_if_due};
 pub use loans::{LoanError, PeerMemory, PeerMemoryProbe};
 pub use pair::PairEnd;
 pub use probe::{ShmProbe, probe};

@@ -63,7 +63,7 @@ fn parse_in(text: &str, around: &Surroundings<'_>) -> Result<Job, JoinError> {
         return Err(bad(format!("the first line must be \"{HEADER}\"")));
     }
     let (mut rank, mut key, mut security, mut device) = (None, None, None, None);
-    let (mut socket, mut notices) = (None, None);
+    let (mut socket, mut notices, mut joined, mut control) = (None, None, 0, None);
     let mut members: Vec<Member> = Vec::new();
     let mut seen = Vec::new();
     for line in lines.map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')) {
@@ -84,6 +84,8 @@ fn parse_in(text: &str, around: &Surroundings<'_>) -> Result<Job, JoinError> {
             "host" => parse_host(rest, &mut members, around.resolve)?,
             "security" => security = Some(rest.parse().map_err(bad)?),
             "device" => device = Some(rest.parse().map_err(bad)?),
+            "joined" => joined = parse_joined(rest)?,
+            "control" => control = Some(rest.into()),
             "socket" | "notices" => {
                 let fd = take_descriptor(word, rest)?;
                 *(if word == "socket" { &mut socket } else { &mut notices }) = Some(fd);
@@ -96,6 +98,7 @@ fn parse_in(text: &str, around: &Surroundings<'_>) -> Result<Job, JoinError> {
     check_addresses(&members)?;
     let mut job = Job::new(rank, key, members);
     (job.security, job.device, job.socket, job.notices) = (security, device, socket, notices);
+    (job.joined, job.control) = (joined, control);
     job.check()?;
     Ok(job)
 }
@@ -113,6 +116,10 @@ fn parse_rank(text: &str, around: &Surroundings<'_>) -> Result<Rank, JoinError> 
     number
         .parse()
         .map_err(|_| bad(format!("the rank is to be read from ${name}, and \"{value}\" is no rank")))
+}
+
+fn parse_joined(text: &str) -> Result<u32, JoinError> {
+    text.parse().map_err(|_| JoinError::Nonsense(format!("joined \"{text}\": not a number of members")))
 }
 
 /// Writes a description for the process of `rank`; `socket` is the number of an inherited descriptor.

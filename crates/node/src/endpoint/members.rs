@@ -1,10 +1,10 @@
 //! What somebody else knows of the members: a launcher, which sees processes end and starts them again
-//! (N-26).
+//! (N-26), or the other members (N-29).
 
 use std::sync::{Arc, Weak};
 
 use super::{Endpoint, Owner};
-use crate::{Down, Event, PeerState, Rank, SendError};
+use crate::{Down, Event, Member, PeerState, Rank, SendError};
 
 /// Tells a node what becomes of the members of its job. It does not keep the node open.
 #[derive(Clone, Debug)]
@@ -49,6 +49,25 @@ impl Members {
             }
             lane.push_event(Event::MemberStarted { member: rank });
         })?;
+        endpoint.waker().wake();
+        Ok(())
+    }
+
+    /// A process joins the running job, with the next rank (J-23). All lanes can reach it from now on. An
+    /// error if this node is closed.
+    pub fn joined(&self, rank: Rank, member: &Member) -> Result<(), SendError> {
+        let endpoint = self.endpoint().ok_or(SendError::Closed)?;
+        if endpoint.owner.node.join(rank, member) {
+            endpoint.with(|lane| lane.push_event(Event::MemberJoined { member: rank }))?;
+        }
+        endpoint.waker().wake();
+        Ok(())
+    }
+
+    /// Others took this process for dead. An error if this node is closed.
+    pub fn fenced(&self, incarnation: u32) -> Result<(), SendError> {
+        let endpoint = self.endpoint().ok_or(SendError::Closed)?;
+        endpoint.with(|lane| lane.push_event(Event::Fenced { incarnation }))?;
         endpoint.waker().wake();
         Ok(())
     }

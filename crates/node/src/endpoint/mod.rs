@@ -29,7 +29,7 @@ use tautline_link::Nanos;
 use tautline_mem::{ForkGuard, Owned, Turns, has_address_space};
 
 use crate::lane::{Delivery, FastPoll, FrameBatch, Lane};
-use crate::limits::JOIN_SPACE;
+use crate::limits::{JOIN_SPACE, MEMBERS_LANE};
 use crate::local::{self, Discovery, Mailbox, Reopen};
 use crate::wait::watchdog::Watchdog;
 use crate::wait::{Descriptors, Guard, PollActivity, Shared, SpinBackoff};
@@ -117,7 +117,10 @@ impl Endpoint {
         handlers: Vec<(String, bool)>,
         choice: Option<Choice>,
     ) -> Result<Endpoint, JoinError> {
-        let (job, config) = (&node.job, node.config.clone());
+        let (job, mut config) = (&node.job, node.config.clone());
+        if number == MEMBERS_LANE {
+            config.waiting = crate::Waiting::Park;
+        }
         let Environment { device, clock, entropy, host } = environment;
         let descriptors = if clock.is_virtual() { None } else { Descriptors::new(&*device)? };
         let port = device.local_addr().port();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::discovery::Greeted;
-use crate::limits::{MAX_INCOMING, MAX_LANES};
+use crate::limits::{MAX_INCOMING, MEMBERS_LANE};
 
 /// The lanes of a node. Locked only when lanes open and close and when channels are opened.
 #[derive(Debug, Default)]
@@ -27,17 +27,16 @@ impl Directory {
 
     /// Reserves the lowest number that no lane has; none if there are too many lanes.
     pub(crate) fn reserve(&self) -> Option<u16> {
-        let mut lanes = self.lock();
-        let entry = LaneEntry { port: 0, mailbox: Arc::default() };
-        let free = lanes.iter().position(Option::is_none).unwrap_or(lanes.len());
-        if free >= MAX_LANES {
-            return None;
-        }
-        if free == lanes.len() {
-            lanes.push(None);
-        }
-        lanes[free] = Some(entry);
-        Some(free as u16)
+        let lanes = self.lock();
+        let free = lanes.iter().position(Option::is_none).unwrap_or(lanes.len()) as u16;
+        (free < MEMBERS_LANE).then(|| reserve(lanes, free))
+    }
+
+    /// Reserves the lane of the protocol among members, unless it is taken (N-29).
+    pub(crate) fn reserve_for_members(&self) -> Option<u16> {
+        let lanes = self.lock();
+        let free = lanes.get(usize::from(MEMBERS_LANE)).is_none_or(Option::is_none);
+        free.then(|| reserve(lanes, MEMBERS_LANE))
     }
 
     /// A lane can be reached from now on, at this port.
@@ -67,6 +66,15 @@ impl Directory {
             entry.mailbox.put(greeted);
         }
     }
+}
+
+fn reserve(mut lanes: MutexGuard<'_, Vec<Option<LaneEntry>>>, lane: u16) -> u16 {
+    let at = usize::from(lane);
+    if lanes.len() <= at {
+        lanes.resize(at + 1, None);
+    }
+    lanes[at] = Some(LaneEntry { port: 0, mailbox: Arc::default() });
+    lane
 }
 
 /// Connections for one lane that its siblings have accepted.
@@ -126,6 +134,9 @@ mod tests {
         assert_eq!(directory.port(1), None);
         assert_eq!([(); 2].map(|()| directory.reserve()), [Some(1), Some(3)]);
         let rest = std::iter::from_fn(|| directory.reserve()).count();
-        assert_eq!(rest, MAX_LANES - 4);
+        assert_eq!(rest, usize::from(MEMBERS_LANE) - 4);
+        // N-29: the lane of the members is none of them.
+        assert_eq!([(); 2].map(|()| directory.reserve_for_members()), [Some(MEMBERS_LANE), None]);
+        assert_eq!(directory.reserve(), None);
     }
 }

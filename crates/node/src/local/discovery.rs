@@ -149,7 +149,7 @@ fn lock(incoming: &Mutex<Vec<Incoming>>) -> MutexGuard<'_, Vec<Incoming>> {
 impl Discovery {
     /// Opens this node's listener.
     pub(super) fn new(job: &Job, config: &Config) -> io::Result<Discovery> {
-        let listeners = ListenerPaths::new(&job.key, &job.members);
+        let listeners = ListenerPaths::new(&job.key, job.first_members());
         let transport = Arc::new(Sockets::bind(job.rank, listeners)?);
         Discovery::over(job, config, (transport, 0), shm::is_asymmetric())
     }
@@ -188,7 +188,7 @@ impl Discovery {
             reached: reached(job, config),
             pages: LanePages::create()?,
             pool: config.loan_pool,
-            beacon: Box::new(job_name(&job.key, &job.members)),
+            beacon: Box::new(job_name(&job.key, job.first_members())),
             single_copy: config.single_copy.is_some(),
             timers: Timers::default(),
         };

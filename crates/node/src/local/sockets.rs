@@ -92,9 +92,10 @@ impl ListenerPaths {
 }
 
 /// Unlinks the listeners that ranks of a job on this host left behind when they were killed: for launchers.
-pub fn unlink_stale_listeners(key: &JobKey, members: &[Member]) {
+/// `members` are those that the job began with, and `joined` is the number of those that came later.
+pub fn unlink_stale_listeners(key: &JobKey, members: &[Member], joined: u32) {
     let listeners = ListenerPaths::new(key, members);
-    for rank in 0..members.len() as Rank {
+    for rank in 0..members.len() as Rank + joined {
         listeners.unlink_stale(rank);
     }
 }

@@ -55,6 +55,11 @@ impl Peers {
         self.roster.size()
     }
 
+    /// The job has one more rank; false if it cannot have this one.
+    pub(crate) fn join(&mut self, rank: Rank, member: Member) -> bool {
+        self.roster.join(rank, member)
+    }
+
     /// The number of this lane.
     pub(crate) fn me(&self) -> Rank {
         self.roster.me()

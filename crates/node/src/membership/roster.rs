@@ -11,7 +11,7 @@ use tautline_wire::handshake::Handshake;
 
 use super::Peer;
 use crate::channel::{Channel, LinkChannel};
-use crate::limits::MAX_ROUTES;
+use crate::limits::{MAX_PEERS, MAX_ROUTES};
 use crate::{Address, Job, Member, Rank};
 
 /// What a lane knows of the job, and what it needs to make a peer of a lane elsewhere.
@@ -22,6 +22,8 @@ pub(crate) struct Roster {
     /// The number of the job, as handshakes have it.
     job: u64,
     members: Arc<[Member]>,
+    /// Those that joined the running job.
+    joined: Vec<Member>,
     /// The port of this lane, which peers cannot know; zero for lane 0.
     port: u16,
     routes: HashMap<SocketAddr, RouteId>,
@@ -35,6 +37,7 @@ impl Roster {
             key: job.key.clone(),
             job: job.key.job_id(),
             members: job.members.clone(),
+            joined: Vec::new(),
             port: if lane == 0 { 0 } else { own.port() },
             routes: HashMap::new(),
         }
@@ -47,7 +50,24 @@ impl Roster {
 
     /// How many ranks there are.
     pub(crate) fn size(&self) -> u32 {
-        self.members.len() as u32
+        (self.members.len() + self.joined.len()) as u32
+    }
+
+    /// The job has one more rank, the next one. False if it is not the next, or cannot be reached from here.
+    pub(crate) fn join(&mut self, rank: Rank, member: Member) -> bool {
+        let same_version = self.members[self.me.rank as usize].addr.is_ipv4() == member.addr.is_ipv4();
+        let next = rank == self.size() && (rank as usize) < MAX_PEERS && same_version;
+        if next {
+            self.joined.push(member);
+        }
+        next
+    }
+
+    /// # Panics
+    /// If there is no such rank.
+    fn member(&self, rank: Rank) -> &Member {
+        let rank = rank as usize;
+        self.members.get(rank).unwrap_or_else(|| &self.joined[rank - self.members.len()])
     }
 
     /// Whether a handshake frame comes from a rank of the job: its lanes all have the job's key.
@@ -75,13 +95,13 @@ impl Roster {
             max_frame: device.max_frame(route),
         };
         let link = LinkChannel::new(Peering::new(params, config.clone()), route);
-        let same_host = self.members[self.me.rank as usize].is_on_host_of(&self.members[process as usize]);
+        let same_host = self.member(self.me.rank).is_on_host_of(self.member(process));
         Ok(Peer::new(rank, Channel::new(rank, link), same_host))
     }
 
     /// The route to a peer whose lane has this port; to lane 0 of its rank if that is zero.
     pub(crate) fn route(&mut self, device: &mut dyn Datagram, rank: Rank, port: u16) -> io::Result<RouteId> {
-        let mut to = self.members[Address::from(rank).rank as usize].addr;
+        let mut to = self.member(Address::from(rank).rank).addr;
         if port != 0 {
             to.set_port(port);
         }

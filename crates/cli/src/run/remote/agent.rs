@@ -86,13 +86,16 @@ impl Crew {
         let Prepared { plan, files, sockets, security, device } = &self.prepared;
         let rank = &plan.ranks[index];
         let (security, device) = (*security, *device);
-        let common = Common { key: &self.key, security, device, env: &plan.env, bind: plan.bind };
+        let env = &plan.env;
+        let common = Common { key: &self.key, security, device, env, bind: plan.bind, control: None };
         common.start(Process {
             rank: rank.rank,
             index,
             program: &files[index],
             arguments: &rank.words[1..],
             members: &self.members,
+            joined: 0,
+            place: None,
             socket: &sockets[index],
             stdin: if rank.rank == 0 { Stdio::piped() } else { Stdio::null() },
             stdout: Stdio::piped(),
@@ -219,7 +222,8 @@ impl Agent {
         let members: Vec<Member> =
             start.members.iter().map(|(addr, host)| Member::new(*addr).on_host(HostId(*host))).collect();
         leftovers::adopt()?;
-        let listeners = ListenerCleanup { key: key.clone(), members: members.clone() };
+        let listeners =
+            ListenerCleanup { key: key.clone(), members: members.clone(), joined: Default::default() };
         record.write(&listeners)?;
         let (grace, restarts) = (prepared.plan.grace, prepared.plan.restarts);
         let mut agent = Agent {

@@ -65,7 +65,11 @@ impl Record {
         self.0.read_to_string(&mut text).ok()?;
         let job = job_file::parse(&text).ok();
         erase(&mut text.into_bytes());
-        job.map(|job| ListenerCleanup { key: job.key, members: job.members.to_vec() })
+        job.map(|job| ListenerCleanup {
+            key: job.key,
+            members: job.members.to_vec(),
+            joined: Default::default(),
+        })
     }
 }
 

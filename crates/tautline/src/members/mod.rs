@@ -1,11 +1,13 @@
-//! Notices of a launcher about the members of the job (N-26): lines of a word and a rank, on an inherited
-//! pipe.
+//! Who tells of the members: the launcher, in lines of a word and a rank on an inherited pipe (N-26), or the
+//! other members ([`protocol`]).
+
+pub(crate) mod protocol;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
 
-use tautline_node::{Down, Members, Rank, SendError};
+use tautline_node::{Down, Member, Members, Rank, SendError};
 
 /// The thread does next to nothing.
 const STACK: usize = 128 << 10;
@@ -25,12 +27,17 @@ pub(crate) fn watch(members: Members, notices: OwnedFd) -> std::io::Result<()> {
 
 /// Passes on a notice. Words that a later launcher may have are ignored.
 fn pass_on(members: &Members, line: &str) -> Result<(), SendError> {
-    let Some((word, rank)) = line.split_once(' ') else { return Ok(()) };
+    let mut words = line.split(' ');
+    let (Some(word), Some(rank)) = (words.next(), words.next()) else { return Ok(()) };
     let Ok(rank) = rank.parse::<Rank>() else { return Ok(()) };
     match word {
         "died" => members.ended(rank, Down::Reported),
         "left" => members.ended(rank, Down::Closed),
         "started" => members.started(rank),
+        "joined" => match words.next().map(str::parse) {
+            Some(Ok(addr)) => members.joined(rank, &Member::new(addr)),
+            _ => Ok(()),
+        },
         _ => Ok(()),
     }
 }

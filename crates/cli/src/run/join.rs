@@ -1,0 +1,72 @@
+//! `tautline run --join JOB`: further ranks of a running job (J-22).
+
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use tautline_launch::control::{ControlError, Request, ask};
+
+use super::control::{running_jobs, socket_path};
+use super::{RunArgs, enter, lookup, parse_variable, programs};
+
+/// Has the launcher of the job start the processes, and waits for their ends.
+pub fn run(args: &RunArgs, job: &str) -> Result<ExitCode> {
+    let launcher: u32 = job.parse().ok().filter(|pid| *pid > 0).with_context(|| {
+        format!("--join {job}: not a process number\ngive that of the job's tautline run: {}", jobs())
+    })?;
+    let [program] = &programs::parse(args.n, &args.program, None)?[..] else {
+        bail!("--join starts one program\nrun tautline run --join {job} for each");
+    };
+    if let Some(folder) = &args.wdir {
+        enter(folder)?;
+    }
+    let file = std::path::absolute(lookup::find(&program.words[0])?)?;
+    let mut request = Request::from_here(program.count as u32, file.into(), program.words[1..].to_vec())?;
+    request.attached = true;
+    request.env.extend(args.env.iter().map(parse_variable).collect::<Result<Vec<_>>>()?);
+    let streams = (std::io::stdout(), std::io::stderr());
+    let streams = [streams.0.as_fd(), streams.1.as_fd()];
+    let mut started = match ask(&socket_path(launcher), &request, Some(streams)) {
+        Ok(started) => started,
+        Err(ControlError::Refused(why)) => bail!("job {job} refused: {why}"),
+        Err(ControlError::Gone(error)) => return Err(absent(launcher, &error)),
+    };
+    let mut code = 0;
+    for _ in started.ranks.clone() {
+        let Some((_, ended)) = started.next_end() else {
+            bail!("job {job} has ended, and its ranks with it");
+        };
+        if code == 0 {
+            code = ended;
+        }
+    }
+    Ok(ExitCode::from(code))
+}
+
+/// Why there is nobody to ask.
+fn absent(launcher: u32, error: &std::io::Error) -> anyhow::Error {
+    let own = rustix::process::geteuid().as_raw();
+    match std::fs::metadata(format!("/proc/{launcher}")) {
+        Ok(process) if process.uid() != own => {
+            anyhow::anyhow!(
+                "process {launcher} belongs to user {}\nonly the user of a job can join it; {}",
+                process.uid(),
+                jobs()
+            )
+        }
+        Ok(_) => anyhow::anyhow!("process {launcher} is no job that can be joined: {error}\n{}", jobs()),
+        Err(_) => anyhow::anyhow!("there is no job {launcher}, or it has ended\n{}", jobs()),
+    }
+}
+
+/// The jobs that can be joined, for advice.
+fn jobs() -> String {
+    match &running_jobs()[..] {
+        [] => "no tautline run of this user on this host can be joined".to_owned(),
+        jobs => {
+            let numbers: Vec<_> = jobs.iter().map(ToString::to_string).collect();
+            format!("jobs that can be joined: {}", numbers.join(", "))
+        }
+    }
+}
