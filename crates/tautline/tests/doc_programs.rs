@@ -109,22 +109,47 @@ fn all_programs() -> Vec<Program> {
     paths.iter().flat_map(|path| programs(path)).collect()
 }
 
-/// The newest compiled library of a name beside this test.
-fn library(deps: &Path, name: &str) -> PathBuf {
+/// Where this test and the libraries that it uses are.
+fn deps() -> PathBuf {
+    std::env::current_exe().unwrap().parent().unwrap().to_owned()
+}
+
+/// The compiled libraries of a name beside this test, the newest first: cargo keeps one for each set of
+/// features.
+fn libraries(deps: &Path, name: &str) -> Vec<PathBuf> {
     let start = format!("lib{name}-");
     let is_it = |path: &PathBuf| {
         let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         file.starts_with(&start) && file.ends_with(".rlib")
     };
     let entries = std::fs::read_dir(deps).unwrap().map(|entry| entry.unwrap().path());
-    let newest = entries.filter(is_it).max_by_key(|path| path.metadata().unwrap().modified().unwrap());
-    newest.unwrap_or_else(|| panic!("{start}*.rlib is not in {}", deps.display()))
+    let mut found: Vec<PathBuf> = entries.filter(is_it).collect();
+    found.sort_by_key(|path| std::cmp::Reverse(path.metadata().unwrap().modified().unwrap()));
+    found
+}
+
+/// The newest library of this package that was built with tokio, and its dependencies: its metadata names
+/// their files.
+fn linked(deps: &Path) -> BTreeMap<&'static str, PathBuf> {
+    for library in libraries(deps, "tautline") {
+        let bytes = std::fs::read(&library).unwrap();
+        let names = |path: &PathBuf| {
+            let stem = path.file_stem().unwrap().to_string_lossy().into_owned();
+            let end = stem[stem.rfind('-').unwrap()..].as_bytes();
+            bytes.windows(end.len()).any(|window| window == end)
+        };
+        let of = |name: &'static str| Some((name, libraries(deps, name).into_iter().find(names)?));
+        if let (Some(tokio), Some(zerocopy)) = (of("tokio"), of("zerocopy")) {
+            return BTreeMap::from([("tautline", library.clone()), tokio, zerocopy]);
+        }
+    }
+    panic!("no libtautline-*.rlib in {} was built with tokio", deps.display())
 }
 
 /// Compiles a program against the library that this test uses, as rustdoc does with doc tests: cargo would
 /// build all dependencies again.
-fn compile(program: &Program, folder: &Path, number: usize) -> PathBuf {
-    let deps = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+fn compile(program: &Program, folder: &Path, number: usize, linked: &BTreeMap<&str, PathBuf>) -> PathBuf {
+    let deps = deps();
     let source = folder.join(format!("program{number}.rs"));
     let binary = folder.join(format!("program{number}"));
     std::fs::write(&source, &program.text).unwrap();
@@ -135,7 +160,7 @@ fn compile(program: &Program, folder: &Path, number: usize) -> PathBuf {
     let mut externs = vec!["tautline"];
     externs.extend(["tokio", "zerocopy"].iter().filter(|name| program.text.contains(&format!("{name}::"))));
     for name in externs {
-        command.arg("--extern").arg(format!("{name}={}", library(&deps, name).display()));
+        command.arg("--extern").arg(format!("{name}={}", linked[name].display()));
     }
     command.args(std::env::var("RUSTFLAGS").unwrap_or_default().split_whitespace());
     let output = command.arg(&source).output().unwrap();
@@ -165,8 +190,9 @@ fn programs_of_the_documentation() {
     }
     let folder = std::env::current_exe().unwrap().with_extension("programs");
     std::fs::create_dir_all(&folder).unwrap();
+    let linked = linked(&deps());
     let binaries: Vec<_> =
-        programs.iter().enumerate().map(|(at, program)| compile(program, &folder, at)).collect();
+        programs.iter().enumerate().map(|(at, program)| compile(program, &folder, at, &linked)).collect();
     let jobs: Vec<_> = (0..RUNS)
         .flat_map(|_| [DeviceName::Shm, DeviceName::Udp])
         .flat_map(|device| (0..programs.len()).map(move |at| (at, device)))
