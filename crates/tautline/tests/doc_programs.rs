@@ -135,7 +135,7 @@ fn linked(deps: &Path) -> BTreeMap<&'static str, PathBuf> {
         let bytes = std::fs::read(&library).unwrap();
         let names = |path: &PathBuf| {
             let stem = path.file_stem().unwrap().to_string_lossy().into_owned();
-            let end = stem[stem.rfind('-').unwrap()..].as_bytes();
+            let end = &stem.as_bytes()[stem.rfind('-').unwrap()..];
             bytes.windows(end.len()).any(|window| window == end)
         };
         let of = |name: &'static str| Some((name, libraries(deps, name).into_iter().find(names)?));
