@@ -116,16 +116,8 @@ fn other_traffic_passes_and_nothing_stays_attached() {
     }
     let [a, b] = apart(|setup| {
         xdp::ping_pong(setup, MODES[0], 64, 0, 10)?;
-        // Ordinary sockets, after the program has gone and while another pair of programs is there.
-        let socket = std::net::UdpSocket::bind((setup.local, 7077))?;
-        socket.set_read_timeout(Some(std::time::Duration::from_secs(5)))?;
-        setup.barrier()?;
-        let mut seen = [0; 16];
-        for number in 0..20_u8 {
-            socket.send_to(&[number], (setup.remote, 7077))?;
-            assert_eq!((socket.recv(&mut seen)?, seen[0]), (1, number));
-        }
-        // A process that another test was starting may have the program's descriptor until it executes.
+        // A process that another test was starting may have the program's descriptor until it executes, and
+        // the program takes what arrives meanwhile.
         let mut shown = String::new();
         for _ in 0..500 {
             let output = Command::new("ip").args(["-details", "link", "show", "tlr0"]).output()?;
@@ -134,6 +126,15 @@ fn other_traffic_passes_and_nothing_stays_attached() {
                 break;
             }
             std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        // Ordinary sockets, after the program has gone and while another pair of programs is there.
+        let socket = std::net::UdpSocket::bind((setup.local, 7077))?;
+        socket.set_read_timeout(Some(std::time::Duration::from_secs(5)))?;
+        setup.barrier()?;
+        let mut seen = [0; 16];
+        for number in 0..20_u8 {
+            socket.send_to(&[number], (setup.remote, 7077))?;
+            assert_eq!((socket.recv(&mut seen)?, seen[0]), (1, number));
         }
         setup.barrier()?;
         Ok(shown)
