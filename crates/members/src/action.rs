@@ -22,8 +22,11 @@ pub struct Start {
 /// What the caller is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Open a channel to a member, and say what comes of it: [`Membership::handle_up`] or
-    /// [`Membership::handle_down`].
+    /// Open a channel to a member, and say what comes of it: [`handle_up`] or
+    /// [`handle_down`].
+    ///
+    /// [`handle_up`]: crate::Membership::handle_up
+    /// [`handle_down`]: crate::Membership::handle_down
     Connect(Rank),
     /// Send this to a member that is up.
     Send(Rank, Message),

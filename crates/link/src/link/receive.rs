@@ -92,7 +92,8 @@ impl Link {
             flags: flags::SLOT | self.raw.peer | sealed,
             ext_len: 0,
             channel: self.channel,
-            packet: receiver.replay.largest() + 1,
+            // Beyond the last number there is none.
+            packet: receiver.replay.largest().checked_add(1)?,
             slot: receiver.next(),
             ack: sender.queue.base(),
             credit: sender.queue.credit(),
