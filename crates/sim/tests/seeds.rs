@@ -21,6 +21,14 @@ fn forty_seeds_keep_the_promises() {
     );
 }
 
+/// N-5: of 128 lanes, one extracts every 25 ms and sends in between. It receives when its timers are due, or
+/// the answers to its heartbeats would find its buffer full, and a peer would count as dead.
+#[test]
+fn a_lane_that_extracts_rarely_hears_all_peers() {
+    let report = run(3_784, &Options::default());
+    assert!(report.is_good(), "{report}");
+}
+
 /// G4: the same seed gives the same trace, another seed another.
 #[test]
 fn the_same_seed_gives_the_same_world() {

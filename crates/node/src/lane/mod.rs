@@ -43,6 +43,8 @@ use timers::Timers;
 
 /// Batches that are received before timers are served.
 const CATCH_UP: usize = 16;
+/// The part of the silence bound after which a node that has not received is behind: 2 ms by default.
+const BEHIND: Nanos = 500;
 
 /// The device, channels and queues that one thread drives.
 pub(crate) struct Lane {
@@ -215,10 +217,10 @@ impl Lane {
         self.peers.member(rank).channel.is_calm() && self.aborts.is_empty() && served
     }
 
-    /// Whether nothing was received for so long that timers would judge by old information: the program may
-    /// only ever send.
+    /// Whether nothing was received for so long that timers would judge by old information, and what they
+    /// ask of peers could find the device's buffer full of it: the program may only ever send.
     pub(crate) fn is_behind(&self, now: Nanos) -> bool {
-        now.saturating_sub(self.status.received_at) > self.config.link.silence / 10
+        now.saturating_sub(self.status.received_at) > self.config.link.silence / BEHIND
     }
 
     /// Receives before timers judge, or a peer that sent all the while would count as silent (N-5).
