@@ -20,8 +20,7 @@ use tautline_wire::memory::{
 use super::answers::{Answer, DataAnswer};
 use super::cookie::CookieKey;
 use super::*;
-use crate::testing::{NothingLent, Rng};
-use fake::FakeWriter;
+use crate::testing::{FakeWriter, NothingLent, Rng};
 use forged::Forged;
 
 /// The memory of rank 0, whose peers 1 and 2 have no channels to write to. Their records are made here.

@@ -1,111 +1,31 @@
 //! Groups of nodes in one thread, with channels that hold a single frame, in random order.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-use tautline_link::Nanos;
-use tautline_wire::memory::ExtentRef;
 use tautline_wire::multicast::{MulticastRecord, PACKET_HEAD, Stream};
-use tautline_wire::record::{Class, RecordHead};
+use tautline_wire::record::RecordHead;
 
 use super::{MIN_WINDOW, Multicast, MulticastOptions, MulticastReceiveId, Shape};
 use crate::limits::MAX_MULTICAST;
-use crate::memory::RecordWriter;
 use crate::tags::{Buffer, Failure};
-use crate::testing::Rng;
+use crate::testing::{FakeWriter, Rng};
 use crate::{Down, PeerId, Rank, SendError};
-
-/// A channel in one direction: frames of up to `frame` bytes, `room` of them.
-#[derive(Debug)]
-struct Wire {
-    frames: VecDeque<Vec<u8>>,
-    frame: usize,
-    room: usize,
-}
-
-impl RecordWriter for Wire {
-    fn has_room(&mut self, _: usize) -> bool {
-        self.frames.len() < self.room
-    }
-
-    fn is_immediate(&self) -> bool {
-        true
-    }
-
-    fn write(&mut self, message: &impl RecordHead, flags: u8, data: &[u8]) -> bool {
-        self.write_with(message, flags, data.len(), |out| out.copy_from_slice(data))
-    }
-
-    fn write_with(
-        &mut self,
-        message: &impl RecordHead,
-        flags: u8,
-        len: usize,
-        fill: impl FnOnce(&mut [u8]),
-    ) -> bool {
-        let mut frame = vec![0; message.head_len() + len];
-        assert!(frame.len() <= self.frame);
-        if self.frames.len() == self.room {
-            return false;
-        }
-        let head = message.write(&mut frame, flags, len);
-        fill(&mut frame[head..]);
-        self.frames.push_back(frame);
-        true
-    }
-
-    fn write_now(&mut self, _: Nanos, _: &impl RecordHead, _: u8, _: &[u8]) -> bool {
-        false
-    }
-
-    fn record_limit(&self) -> usize {
-        self.frame
-    }
-
-    fn data_limit(&self, head: usize) -> usize {
-        self.frame - head
-    }
-
-    fn part_limit(&self, _: Class, head: usize, _: u64) -> usize {
-        self.frame - head
-    }
-
-    fn lend_limit(&self, _: u64, _: u64) -> Option<usize> {
-        None
-    }
-
-    fn lend_part<H: RecordHead>(
-        &mut self,
-        _: (usize, u8),
-        _: impl FnOnce(ExtentRef) -> H,
-        _: impl FnOnce(&mut [u8]),
-    ) -> Option<bool> {
-        None
-    }
-
-    fn has_full_train(&self) -> bool {
-        false
-    }
-
-    fn flush(&mut self) {}
-}
 
 const GROUP: u32 = 5;
 
 struct World {
     nodes: Vec<Multicast>,
     /// By sender and receiver.
-    wires: Vec<Vec<Wire>>,
+    wires: Vec<Vec<FakeWriter>>,
     rng: Rng,
 }
 
 impl World {
     fn new(n: usize, options: MulticastOptions, seed: u64) -> World {
         let mut rng = Rng(seed);
-        let wire = |rng: &mut Rng| Wire {
-            frames: VecDeque::new(),
-            frame: PACKET_HEAD + 1 + rng.below(200) as usize,
-            room: 1,
+        let wire = |rng: &mut Rng| FakeWriter {
+            limit: PACKET_HEAD + 1 + rng.below(200) as usize,
+            ..FakeWriter::new(1)
         };
         let wires = (0..n).map(|_| (0..n).map(|_| wire(&mut rng)).collect()).collect();
         let open = |me: usize| {
@@ -121,7 +41,7 @@ impl World {
         let n = self.nodes.len() as u64;
         let (a, b) = (self.rng.below(n) as usize, self.rng.below(n) as usize);
         if self.rng.below(2) == 0 {
-            if let Some(frame) = self.wires[b][a].frames.pop_front() {
+            if let Some(frame) = self.wires[b][a].take_frame() {
                 assert!(self.nodes[a].handle_records(PeerId::new(b as Rank, 1), &frame), "a violation");
             }
             return;
@@ -136,7 +56,7 @@ impl World {
     }
 
     fn is_idle(&self) -> bool {
-        let empty = |wires: &Vec<Wire>| wires.iter().all(|wire| wire.frames.is_empty());
+        let empty = |wires: &Vec<FakeWriter>| wires.iter().all(|wire| wire.frames.is_empty());
         self.wires.iter().all(empty) && self.nodes.iter().all(|node| !node.is_busy())
     }
 }

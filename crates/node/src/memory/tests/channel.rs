@@ -1,8 +1,9 @@
 //! Memory over channels that lack room, refuse to lend, or end: two nodes and a writer whose room each test
 //! sets.
 
-use super::fake::{FakeLent, Lending};
+use super::fake::FakeLent;
 use super::*;
+use crate::testing::Lending;
 use tautline_mem::ring::LINE_DATA_WORDS;
 use tautline_wire::record::RecordHead;
 
