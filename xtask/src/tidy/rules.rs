@@ -10,7 +10,7 @@ use super::{Report, layers};
 const PROTOCOL: &str = "docs/PROTOCOL.md";
 
 /// Wire, handshake, link, device, shared memory, node, messages, apertures, tripwires, tags (envelopes),
-/// job.
+/// groups, multicast (R), members (B), job.
 const FAMILIES: &str = "WHLDSNMATEGRBJ";
 
 #[derive(Default)]

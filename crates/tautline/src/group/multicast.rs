@@ -273,6 +273,15 @@ impl Inner {
             tagged.wait_tagged_unless(&[request], &unless)?;
         }
     }
+
+    /// Makes progress; whether a request has ended.
+    fn test_multicast(&self, request: TagRequest) -> Result<bool> {
+        // A group that has failed ends the request, whose result says why.
+        let _ = self.check_multicast();
+        let tagged = self.tags.node().tagged();
+        tagged.poll()?;
+        Ok(tagged.has_ended(request)?)
+    }
 }
 
 /// A send of a multicast. Dropped, it goes on.
@@ -286,11 +295,7 @@ pub struct MulticastSend {
 impl MulticastSend {
     /// Makes progress; whether it has ended. Never blocks.
     pub fn test(&self) -> Result<bool> {
-        let Some(id) = self.id else { return Ok(true) };
-        let _ = self.inner.check_multicast();
-        let tagged = self.inner.tags.node().tagged();
-        tagged.poll()?;
-        Ok(tagged.has_ended(TagRequest::MulticastSend(id))?)
+        self.id.map_or(Ok(true), |id| self.inner.test_multicast(TagRequest::MulticastSend(id)))
     }
 
     /// Waits for its end: all of the message is in the window.
@@ -326,11 +331,7 @@ pub struct MulticastReceive {
 impl MulticastReceive {
     /// Makes progress; whether it has ended. Never blocks.
     pub fn test(&self) -> Result<bool> {
-        let Some(id) = self.id else { return Ok(true) };
-        let _ = self.inner.check_multicast();
-        let tagged = self.inner.tags.node().tagged();
-        tagged.poll()?;
-        Ok(tagged.has_ended(TagRequest::MulticastReceive(id))?)
+        self.id.map_or(Ok(true), |id| self.inner.test_multicast(TagRequest::MulticastReceive(id)))
     }
 
     /// Waits for a message. Returns who has sent it, its length and the buffer.
