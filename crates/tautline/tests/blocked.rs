@@ -27,7 +27,8 @@ struct Survivor {
     stream: stream::Writer,
 }
 
-/// A call that blocks, repeated until it does if once is not enough.
+/// A call that blocks, repeated until it does if once is not enough: a peer that closes may still serve
+/// memory.
 type Call = (&'static str, fn(&mut Survivor) -> Result<()>);
 
 const CALLS: [Call; 24] = [
@@ -57,11 +58,13 @@ const CALLS: [Call; 24] = [
         let limit = Some(Duration::from_secs(60));
         it.rpc.call_raw_timeout(&it.ep, 1, "never", b"", limit)?.wait().map(drop).map_err(of_call)
     }),
-    ("get", |it| it.ep.remote(&it.memory).get(0, 8)?.wait().map(drop)),
+    ("get", |it| repeat(|| it.ep.remote(&it.memory).get(0, 8)?.wait().map(drop))),
     ("put", |it| repeat(|| it.ep.remote(&it.memory).put(0, &[1; 64]))),
-    ("put with completion", |it| it.ep.remote(&it.memory).put_with_completion(0, &[1; 8])?.wait().map(drop)),
-    ("fetch_add", |it| it.ep.remote(&it.memory).fetch_add(0, 1)?.wait().map(drop)),
-    ("flush", |it| it.ep.remote(&it.memory).flush()?.wait().map(drop)),
+    ("put with completion", |it| {
+        repeat(|| it.ep.remote(&it.memory).put_with_completion(0, &[1; 8])?.wait().map(drop))
+    }),
+    ("fetch_add", |it| repeat(|| it.ep.remote(&it.memory).fetch_add(0, 1)?.wait().map(drop))),
+    ("flush", |it| repeat(|| it.ep.remote(&it.memory).flush()?.wait().map(drop))),
     ("tripwire", |it| it.ep.aperture(8)?.tripwire(0..8).arm()?.wait().map(drop)),
     ("queue, pop", |it| queue::pair(&it.ep, 100)?.0.pop().map(drop)),
     ("queue, push", |it| repeat(|| it.queue.push(&[0; 100]))),
@@ -71,7 +74,7 @@ const CALLS: [Call; 24] = [
     ("run_until", |it| it.ep.run_until(|| false)),
     ("block_on", |it| {
         let (ep, memory) = (it.ep.to_async(), it.memory);
-        it.ep.block_on(async { ep.remote(&memory).get(0, 8).await.map(drop) })?
+        repeat(|| it.ep.block_on(async { ep.remote(&memory).get(0, 8).await.map(drop) })?)
     }),
 ];
 
