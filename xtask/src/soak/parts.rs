@@ -128,6 +128,22 @@ pub fn all() -> Result<Vec<Part>> {
              -- --exact killed_peers_are_replaced",
             test,
         ),
+        part(
+            "mpi-kills",
+            "kills",
+            (1_000, 2, 100),
+            "TAUTLINE_SEED=SEED TAUTLINE_MPI_DEATHS=COUNT cargo test BUILD -p tautline-cli --test mpi_deaths \
+             -- --exact a_rank_that_is_killed_at_random_ends_the_job",
+            test,
+        ),
+        part(
+            "nodes",
+            "nodes",
+            (10_000, 100, 10_000),
+            "TAUTLINE_SEED=SEED TAUTLINE_NODES=COUNT cargo test BUILD -p tautline-sim --test cluster \
+             -- --exact many_nodes",
+            test,
+        ),
     ];
     let mut scribbles = part(
         "scribbles",
@@ -307,6 +323,8 @@ mod tests {
             ("memory::tests::forged_requests_touch_nothing", "crates/node/src/memory/tests.rs"),
             ("random_kills", "crates/tautline/tests/local_deaths.rs"),
             ("killed_peers_are_replaced", "crates/tautline/tests/xdp_kills.rs"),
+            ("a_rank_that_is_killed_at_random_ends_the_job", "crates/cli/tests/mpi_deaths.rs"),
+            ("many_nodes", "crates/sim/tests/cluster.rs"),
         ];
         let parts = all().unwrap();
         for (test, file) in files {
