@@ -386,6 +386,17 @@ impl System {
         )
     }
 
+    /// Whether it is a bare UDP socket.
+    pub fn is_raw_udp(self) -> bool {
+        matches!(
+            self,
+            System::Plain { kind: Plain::Udp | Plain::UdpBusy, .. }
+                | System::Gso { .. }
+                | System::Datagrams { .. }
+                | System::Packed { .. }
+        )
+    }
+
     /// Whether it is one of ours.
     pub fn is_ours(self) -> bool {
         matches!(

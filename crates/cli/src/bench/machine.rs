@@ -1,6 +1,8 @@
 //! The state of the machine, its bare limits, and the installed rivals.
 
-use tautline_baseline::cpu::Machine;
+use std::time::Duration;
+
+use tautline_baseline::cpu::{Machine, cores_in_use};
 use tautline_baseline::limits;
 use tautline_baseline::rivals::{self, RivalStatus};
 use tautline_baseline::xdp;
@@ -11,6 +13,8 @@ use super::plan::Extent;
 /// What a reader must know to judge the figures.
 pub struct State {
     pub machine: Machine,
+    /// Cores that others used when the run began.
+    pub cores_in_use: f64,
     pub cores: [usize; 2],
     pub system_call_ns: f64,
     pub clock_read_ns: f64,
@@ -30,8 +34,10 @@ impl State {
     pub fn examine(extent: Extent, cores: [usize; 2], paths: &[Path]) -> State {
         let batches = if extent == Extent::Smoke { 3 } else { 100 };
         let line = if extent == Extent::Smoke { 1_000 } else { 200_000 };
+        let a_while = Duration::from_millis(if extent == Extent::Smoke { 20 } else { 400 });
         State {
             machine: Machine::examine(),
+            cores_in_use: cores_in_use(a_while).unwrap_or(0.0),
             cores,
             system_call_ns: limits::system_call_ns(batches),
             clock_read_ns: limits::clock_read_ns(batches),
@@ -88,6 +94,6 @@ impl State {
 
     /// Whether the machine was busy when the run began.
     pub fn is_busy(&self) -> bool {
-        self.machine.load > 0.3 * self.machine.cores as f64
+        self.cores_in_use > 0.3
     }
 }

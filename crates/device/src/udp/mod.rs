@@ -13,7 +13,7 @@ mod send;
 #[cfg(test)]
 mod tests;
 
-pub use config::UdpConfig;
+pub use config::{RECEIVE_BUFFER, UdpConfig};
 pub use path::FRAME_CAP;
 pub(crate) use path::{payload_of_mtu, slot_payload};
 pub use probe::{Probe, probe};
@@ -127,6 +127,9 @@ impl Udp {
         };
         path::check_mtu(local.ip())?;
         sys::set_buffers(socket.as_fd(), config.rcvbuf, config.sndbuf)?;
+        if config.rcvbuf.is_none() {
+            sys::widen_receive_buffer(socket.as_fd(), RECEIVE_BUFFER)?;
+        }
         let gso = Feature::tried(config.gso, || sys::has_gso(socket.as_fd()));
         let gro = Feature::tried(config.gro, || sys::set_gro(socket.as_fd(), false));
         let busy_poll = Feature::tried(config.busy_poll_us > 0, || {
