@@ -11,6 +11,8 @@ pub struct Only {
     tests: Vec<Test>,
     systems: Vec<String>,
     bytes: Vec<usize>,
+    /// Further words, of which the same holds.
+    and: Option<Box<Only>>,
 }
 
 /// What a cell may be called beside its system's name.
@@ -165,6 +167,11 @@ impl Only {
         absent.into_iter().find(|(name, here)| here.is_none() && requested(name)).map(|(name, _)| name)
     }
 
+    /// What these words and others both select.
+    pub fn and(self, other: &Only) -> Only {
+        Only { and: Some(Box::new(other.clone())), ..self }
+    }
+
     /// Whether this cell was requested.
     pub fn wants(&self, cell: &Cell) -> bool {
         let called = |word: &String| {
@@ -187,6 +194,7 @@ impl Only {
         (self.tests.is_empty() || self.tests.contains(&cell.test))
             && (self.systems.is_empty() || self.systems.iter().any(called))
             && (self.bytes.is_empty() || self.bytes.contains(&cell.bytes))
+            && self.and.as_ref().is_none_or(|other| other.wants(cell))
     }
 }
 
