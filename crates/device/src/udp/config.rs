@@ -29,6 +29,9 @@ pub struct UdpConfig {
     /// Send through a connected socket per destination (the first 64), which is cheaper. Frames then come
     /// from another port than the bound one.
     pub connect: bool,
+    /// Bytes of headers that frames have before their payload, if slots shall lie packed (D-32): trains then
+    /// leave as one piece of memory. Only for frames of up to 16 KiB, longer ones leave singly.
+    pub packed: Option<usize>,
     /// Bytes of the socket's receive buffer; if not set, [`RECEIVE_BUFFER`] as far as the system lets users
     /// have it.
     pub rcvbuf: Option<usize>,
@@ -57,6 +60,7 @@ impl Default for UdpConfig {
             batch: 64,
             busy_poll_us: 0,
             connect: true,
+            packed: None,
             rcvbuf: None,
             sndbuf: None,
         }
