@@ -1,6 +1,6 @@
 //! The objects behind handles, and how they are found. A lookup that fails has the error class of its kind.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -217,6 +217,41 @@ pub fn datatype(handle: Datatype) -> Result<Arc<TypeObject>> {
         value => TYPES.get(value),
     };
     found.ok_or_else(|| invalid(c::ERR_TYPE, "datatype", handle.0, c::DATATYPE_NULL.0))
+}
+
+/// Memory of the program that lies as it is packed: `count` copies of a datatype at `at`. None if there is
+/// more to do. It takes no reference to the datatype, for calls that are over before its handle can be freed.
+#[inline]
+pub fn span(at: *mut c_void, count: i64, handle: Datatype) -> Option<(*mut u8, usize)> {
+    let FIRST_TYPE..0x300 = handle.0 else { return None };
+    let of = &PREDEFINED[handle.0 - FIRST_TYPE].as_ref()?.of;
+    let len = of.size().checked_mul(u64::try_from(count).ok()?)?;
+    let fits = isize::try_from(len).is_ok() && (len == 0 || !at.is_null());
+    (fits && of.is_dense()).then_some((at.cast(), len as usize))
+}
+
+/// A communicator for the time of one call: that of all ranks without counting a reference.
+pub enum CommRef {
+    World(&'static Communicator),
+    Other(Arc<Communicator>),
+}
+
+impl std::ops::Deref for CommRef {
+    type Target = Communicator;
+
+    #[inline]
+    fn deref(&self) -> &Communicator {
+        match self {
+            CommRef::World(comm) => comm,
+            CommRef::Other(comm) => comm,
+        }
+    }
+}
+
+/// As [`comm`], for the time of one call.
+#[inline]
+pub fn comm_ref(handle: Comm) -> Result<CommRef> {
+    if handle == c::COMM_WORLD { Ok(CommRef::World(&WORLD)) } else { comm(handle).map(CommRef::Other) }
 }
 
 pub fn comm(handle: Comm) -> Result<Arc<Communicator>> {

@@ -44,6 +44,15 @@ fn poll_background(ids: &mut Vec<RequestId>, idle: bool) {
     }
 }
 
+/// For how long a call may wait for one operation without looking after others; none if there are others
+/// that make progress only in calls like this one. Makes progress with those.
+#[inline]
+pub fn time_alone() -> Option<Duration> {
+    let mut ids = Vec::new();
+    poll_background(&mut ids, false);
+    ids.is_empty().then_some(IDLE)
+}
+
 /// Makes progress without waiting.
 pub fn progress() -> Result<()> {
     network().tags().progress().map_err(failure)?;

@@ -17,7 +17,7 @@ use crate::handle::{Comm, Datatype, Request};
 use crate::network::failure;
 use crate::objects::{self, Communicator};
 use crate::operation::{Completion, Operation, Receiving};
-use crate::{request, trace};
+use crate::{request, trace, waiting};
 
 /// The status of a receive from `MPI_PROC_NULL`.
 pub(super) const FROM_NOBODY: Status = Status { source: c::PROC_NULL, ..Status::EMPTY };
@@ -117,6 +117,69 @@ unsafe fn send_message(message: &Message, (object, to, tag): &Destination, mode:
     send.map(Operation::Send).map_err(failure)
 }
 
+/// Sends a message that lies in memory as it is packed, if it can leave at once. False, with nothing done,
+/// if it cannot, or an argument is not the usual one.
+///
+/// # Safety
+///
+/// The arguments are as the standard says.
+#[inline]
+unsafe fn send_at_once(data: (Ptr, i64, Datatype), (dest, tag, comm): (c_int, c_int, Comm)) -> Result<bool> {
+    let Some((at, len)) = objects::span(data.0, data.1, data.2) else { return Ok(false) };
+    let comm = objects::comm_ref(comm)?;
+    let Some(&to) = usize::try_from(dest).ok().and_then(|dest| comm.peers().0.get(dest)) else {
+        return Ok(false);
+    };
+    let at = if len == 0 { std::ptr::NonNull::dangling().as_ptr() } else { at };
+    // SAFETY: as promised by the caller; there are `len` bytes, and memory that is not empty is not null.
+    let bytes = unsafe { std::slice::from_raw_parts(at, len) };
+    let sent = comm.tags()?.try_send(to, check_tag(tag)?, bytes).map_err(failure)?;
+    if sent {
+        trace::sent(to, len as u64);
+    }
+    Ok(sent)
+}
+
+/// Receives a message from a named source to memory in which it lies as it is packed. If it has not come
+/// after some time, the operation goes on; none if nothing was done, because an argument is not the usual
+/// one, or because other operations have to make progress meanwhile.
+///
+/// # Safety
+///
+/// The arguments are as the standard says.
+#[inline]
+unsafe fn receive_at_once(
+    data: (Ptr, i64, Datatype),
+    (source, tag, comm): (c_int, c_int, Comm),
+) -> Result<Option<Operation>> {
+    let Some((at, len)) = objects::span(data.0, data.1, data.2) else { return Ok(None) };
+    let (Some(time), Ok(index)) = (waiting::time_alone(), usize::try_from(source)) else { return Ok(None) };
+    let object = objects::comm_ref(comm)?;
+    let Some(&from) = object.peers().0.get(index) else { return Ok(None) };
+    let wanted = if tag == c::ANY_TAG { None } else { Some(check_tag(tag)?) };
+    // SAFETY: as promised by the caller; the program leaves the memory alone until the call returns, and the
+    // receive is over or dropped by then.
+    let room = unsafe { Region::new(at, len) };
+    let completion = match object.tags()?.receive_lent(from, wanted, room, time) {
+        Ok(Ok(found)) => {
+            trace::received(found.source, found.len);
+            Completion::with(Status {
+                source,
+                tag: found.tag.cast_signed(),
+                error: c::SUCCESS,
+                bytes: found.len,
+                cancelled: false,
+            })
+        }
+        Ok(Err(receive)) => {
+            let (comm, room) = (objects::comm(comm)?, len as u64);
+            return Ok(Some(Operation::Receive(Receiving { receive, comm, any: false, into: None, room })));
+        }
+        Err(error) => Receiving::failed(&object, len as u64, error),
+    };
+    Ok(Some(Operation::Ended(completion)))
+}
+
 /// Which messages a receive takes: source in the job and tag, `None` for any.
 #[derive(Clone)]
 pub(super) struct Pattern {
@@ -185,6 +248,10 @@ macro_rules! sends {
         $(#[$doc])*
         pub unsafe fn $name(buf: Ptr, count: i64, of: Datatype, dest: c_int, tag: c_int, comm: Comm) -> Result<()> {
             // SAFETY: the arguments are as the standard says.
+            if $mode == Mode::Standard && unsafe { send_at_once((buf, count, of), (dest, tag, comm))? } {
+                return Ok(());
+            }
+            // SAFETY: as above.
             let mut operation = unsafe { start_send((buf, count, of), (dest, tag, comm), $mode)? };
             completion::finish(&mut operation).map(|_| ())
         }
@@ -262,7 +329,11 @@ pub unsafe fn recv(
 ) -> Result<()> {
     // SAFETY: the arguments are as the standard says.
     unsafe {
-        let mut operation = start_receive((buf, count, of), (source, tag, comm))?;
+        let (data, from) = ((buf, count, of), (source, tag, comm));
+        let mut operation = match receive_at_once(data, from)? {
+            Some(operation) => operation,
+            None => start_receive(data, from)?,
+        };
         finish(&mut operation, status)
     }
 }

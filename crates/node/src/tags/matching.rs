@@ -115,6 +115,13 @@ impl<R: Copy, M: Copy> Matcher<R, M> {
         self.waiting.memory() + self.exact.memory() + self.contexts.memory()
     }
 
+    /// Returns whether a receive of a pattern would take the next message that matches it: no other receive
+    /// waits, and no message that it takes.
+    #[inline]
+    pub fn takes_next(&self, pattern: &Pattern) -> bool {
+        self.posted.len() == 0 && self.find(pattern).is_none()
+    }
+
     /// Adds a receive behind all others.
     #[inline]
     pub fn post(&mut self, pattern: Pattern, receive: R) -> Posted {
