@@ -223,12 +223,20 @@ pub fn datatype(handle: Datatype) -> Result<Arc<TypeObject>> {
 /// more to do. It takes no reference to the datatype, for calls that are over before its handle can be freed.
 #[inline]
 pub fn span(at: *mut c_void, count: i64, handle: Datatype) -> Option<(*mut u8, usize)> {
-    let FIRST_TYPE..0x300 = handle.0 else { return None };
-    let of = &PREDEFINED[handle.0 - FIRST_TYPE].as_ref()?.of;
-    let len = of.size().checked_mul(u64::try_from(count).ok()?)?;
-    let fits = isize::try_from(len).is_ok() && (len == 0 || !at.is_null());
-    (fits && of.is_dense()).then_some((at.cast(), len as usize))
+    let size = DENSE_SIZES.get(handle.0.wrapping_sub(FIRST_TYPE)).filter(|size| **size > 0)?;
+    let len = usize::try_from(count).ok()?.checked_mul(usize::from(*size))?;
+    (isize::try_from(len).is_ok() && (len == 0 || !at.is_null())).then_some((at.cast(), len))
 }
+
+/// The sizes of predefined datatypes whose copies lie in memory as they are packed; 0 of others.
+static DENSE_SIZES: LazyLock<[u16; 0x100]> = LazyLock::new(|| {
+    let mut sizes = [0; 0x100];
+    for (size, object) in sizes.iter_mut().zip(PREDEFINED.iter()) {
+        let dense = object.as_ref().filter(|object| object.of.is_dense());
+        *size = dense.and_then(|object| u16::try_from(object.of.size()).ok()).unwrap_or(0);
+    }
+    sizes
+});
 
 /// A communicator for the time of one call: that of all ranks without counting a reference.
 pub enum CommRef {

@@ -33,14 +33,20 @@ pub const LOANED_DATA_LEN: usize = SHORT_LEN + 32;
 /// bytes follow.
 pub const ANNOUNCED: u64 = 0;
 
+/// The first words of a frame with a whole message of `len` bytes, which follow.
+#[inline]
+pub fn message_head(context: u32, tag: u32, len: usize) -> [u64; EAGER_HEAD / 8] {
+    // Kind, no flags, no handler, and the bytes after the header.
+    [u64::from(EAGER) | ((len + 8) as u64) << 32, u64::from(context) | u64::from(tag) << 32]
+}
+
 /// Context, tag and length of the message if a frame of `len` bytes that begins with these words is one
 /// record with a whole message; the message follows them. None says nothing about the frame.
 #[inline]
 pub fn whole_message(words: [u64; 2], len: usize) -> Option<(u32, u32, usize)> {
     let data = len.checked_sub(EAGER_HEAD)?;
-    // Kind, no flags, no handler, and the bytes after the header.
-    let head = u64::from(EAGER) | ((len - SHORT_LEN) as u64) << 32;
-    (words[0] == head).then_some((words[1] as u32, (words[1] >> 32) as u32, data))
+    let (context, tag) = (words[1] as u32, (words[1] >> 32) as u32);
+    (words == message_head(context, tag, data)).then_some((context, tag, data))
 }
 
 /// An envelope.
@@ -291,6 +297,7 @@ mod tests {
                 continue;
             };
             assert_eq!(found, Some((context, tag, data.len())));
+            assert_eq!(message_head(context, tag, data.len()), words(&out));
             // Another record follows, or some bytes are missing.
             assert_eq!(whole_message(words(&out), head + data.len() + 16), None);
             assert_eq!(whole_message(words(&out), head + data.len() - 1), None);

@@ -91,6 +91,14 @@ unsafe fn start_send(data: (Ptr, i64, Datatype), to: (c_int, c_int, Comm), mode:
     unsafe { send_message(&message(data.0, data.1, data.2)?, &to, mode) }
 }
 
+/// Starts a send and waits for its end.
+#[inline(never)]
+unsafe fn send_and_wait(data: (Ptr, i64, Datatype), to: (c_int, c_int, Comm), mode: Mode) -> Result<()> {
+    // SAFETY: as promised by the caller.
+    let mut operation = unsafe { start_send(data, to, mode)? };
+    completion::finish(&mut operation)
+}
+
 /// Starts to send a message.
 unsafe fn send_message(message: &Message, (object, to, tag): &Destination, mode: Mode) -> Result<Operation> {
     let (tags, tag) = (object.tags()?, *tag);
@@ -140,9 +148,19 @@ unsafe fn send_at_once(data: (Ptr, i64, Datatype), (dest, tag, comm): (c_int, c_
     Ok(sent)
 }
 
+/// What [`receive_at_once`] has done.
+enum Quick {
+    /// It has received a message.
+    Received(Status),
+    /// The operation goes on, or has failed.
+    Started(Box<Operation>),
+    /// Nothing.
+    Nothing,
+}
+
 /// Receives a message from a named source to memory in which it lies as it is packed. If it has not come
-/// after some time, the operation goes on; none if nothing was done, because an argument is not the usual
-/// one, or because other operations have to make progress meanwhile.
+/// after some time, the operation goes on. Nothing is done if an argument is not the usual one, or other
+/// operations have to make progress meanwhile.
 ///
 /// # Safety
 ///
@@ -151,33 +169,33 @@ unsafe fn send_at_once(data: (Ptr, i64, Datatype), (dest, tag, comm): (c_int, c_
 unsafe fn receive_at_once(
     data: (Ptr, i64, Datatype),
     (source, tag, comm): (c_int, c_int, Comm),
-) -> Result<Option<Operation>> {
-    let Some((at, len)) = objects::span(data.0, data.1, data.2) else { return Ok(None) };
-    let (Some(time), Ok(index)) = (waiting::time_alone(), usize::try_from(source)) else { return Ok(None) };
+) -> Result<Quick> {
+    let Some((at, len)) = objects::span(data.0, data.1, data.2) else { return Ok(Quick::Nothing) };
+    let (Some(time), Ok(index)) = (waiting::time_alone(), usize::try_from(source)) else {
+        return Ok(Quick::Nothing);
+    };
     let object = objects::comm_ref(comm)?;
-    let Some(&from) = object.peers().0.get(index) else { return Ok(None) };
+    let Some(&from) = object.peers().0.get(index) else { return Ok(Quick::Nothing) };
     let wanted = if tag == c::ANY_TAG { None } else { Some(check_tag(tag)?) };
     // SAFETY: as promised by the caller; the program leaves the memory alone until the call returns, and the
     // receive is over or dropped by then.
     let room = unsafe { Region::new(at, len) };
-    let completion = match object.tags()?.receive_lent(from, wanted, room, time) {
+    match object.tags()?.receive_lent(from, wanted, room, time) {
         Ok(Ok(found)) => {
             trace::received(found.source, found.len);
-            Completion::with(Status {
-                source,
-                tag: found.tag.cast_signed(),
-                error: c::SUCCESS,
-                bytes: found.len,
-                cancelled: false,
-            })
+            let (tag, bytes) = (found.tag.cast_signed(), found.len);
+            Ok(Quick::Received(Status { source, tag, error: c::SUCCESS, bytes, cancelled: false }))
         }
         Ok(Err(receive)) => {
             let (comm, room) = (objects::comm(comm)?, len as u64);
-            return Ok(Some(Operation::Receive(Receiving { receive, comm, any: false, into: None, room })));
+            let receiving = Receiving { receive, comm, any: false, into: None, room };
+            Ok(Quick::Started(Box::new(Operation::Receive(receiving))))
         }
-        Err(error) => Receiving::failed(&object, len as u64, error),
-    };
-    Ok(Some(Operation::Ended(completion)))
+        Err(error) => {
+            let failed = Receiving::failed(&object, len as u64, error);
+            Ok(Quick::Started(Box::new(Operation::Ended(failed))))
+        }
+    }
 }
 
 /// Which messages a receive takes: source in the job and tag, `None` for any.
@@ -252,8 +270,7 @@ macro_rules! sends {
                 return Ok(());
             }
             // SAFETY: as above.
-            let mut operation = unsafe { start_send((buf, count, of), (dest, tag, comm), $mode)? };
-            completion::finish(&mut operation).map(|_| ())
+            unsafe { send_and_wait((buf, count, of), (dest, tag, comm), $mode) }
         }
     };
     (@immediate $name:ident $mode:expr) => {
@@ -330,12 +347,22 @@ pub unsafe fn recv(
     // SAFETY: the arguments are as the standard says.
     unsafe {
         let (data, from) = ((buf, count, of), (source, tag, comm));
-        let mut operation = match receive_at_once(data, from)? {
-            Some(operation) => operation,
-            None => start_receive(data, from)?,
-        };
-        finish(&mut operation, status)
+        match receive_at_once(data, from)? {
+            Quick::Received(received) => {
+                completion::set_status(status, 0, received);
+                Ok(())
+            }
+            Quick::Started(operation) => finish_started(*operation, status),
+            Quick::Nothing => finish_started(start_receive(data, from)?, status),
+        }
     }
+}
+
+// A call, so that a message that is here does not pay for its registers.
+#[inline(never)]
+unsafe fn finish_started(mut operation: Operation, status: Foreign<Status>) -> Result<()> {
+    // SAFETY: the arguments are as the standard says.
+    unsafe { finish(&mut operation, status) }
 }
 
 /// `MPI_Irecv`.

@@ -54,6 +54,8 @@ fn matching_equals_two_lists() {
                     let oldest = model.waiting.iter().find(|it| pattern.takes(it.0));
                     let found = matcher.find(&pattern).map(|it| matcher.message(it));
                     assert_eq!(found, oldest.map(|it| (it.0, it.1)), "seed {seed}, step {step}");
+                    let older = model.posted.iter().any(|it| it.0.context == pattern.context);
+                    assert_eq!(matcher.takes_next(&pattern), !older && oldest.is_none());
                 }
                 9 if !model.posted.is_empty() => {
                     let at = rng.below(model.posted.len() as u64) as usize;
@@ -314,6 +316,9 @@ fn a_line_is_taken_or_left_to_the_queues() {
     // A receive that is posted, or a message that it would take, is older than what comes next.
     let takes = |tags: &mut Tags| (0..100).filter(|_| tags.may_take(&pattern)).count();
     assert_eq!(takes(&mut tags), 94, "some receives are posted so that all rings are polled");
+    let elsewhere = Pattern { context: context + 1, ..pattern };
+    tags.receive(elsewhere, &mut Buffer::Whole(Vec::new())).unwrap();
+    assert!(takes(&mut tags) > 0, "a receive of another context is in nobody's way");
     let id = tags.receive(other, &mut Buffer::Whole(Vec::new())).unwrap();
     assert_eq!(takes(&mut tags), 0);
     tags.cancel_receive(id).unwrap();
