@@ -4,8 +4,9 @@
 
 mod common;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
 
 use common::folder;
 use common::jobs::{clean, has, hold_namespace, run};
@@ -35,9 +36,11 @@ fn rows(text: &str) -> usize {
 /// What runs with two ranks under each launcher.
 fn programs(others: &Others) -> Vec<Program> {
     let python = |args: &[&str]| words(Path::new("python3"), &[&["-m", "mpi4py.bench"], args].concat());
-    let kernel = compile("mpicc", &["examples/mpi/cg.c"], &["-O1"]);
+    // Built once: a program that runs cannot be replaced.
+    static KERNEL: OnceLock<PathBuf> = OnceLock::new();
+    let kernel = KERNEL.get_or_init(|| compile("mpicc", &["examples/mpi/cg.c"], &["-O1"]));
     vec![
-        Program { words: words(&kernel, &[]), check: |text| text.lines().any(|line| line == "passed") },
+        Program { words: words(kernel, &[]), check: |text| text.lines().any(|line| line == "passed") },
         Program {
             words: words(&others.imb, &["PingPong", "-msglog", "0:10", "-iter", "20"]),
             check: |text| {
