@@ -76,27 +76,45 @@ impl Rank {
     }
 }
 
-/// Loads two ranks and connects them.
-fn ranks(folder: &Path) -> [Rank; 2] {
+/// Loads a rank and has it join the job.
+fn join(rank: usize, folder: &Path) -> Rank {
     let program = std::env::current_exe().expect("this program has a path");
     let library = program.ancestors().nth(2).expect("examples have a folder").join("deps/libmpi_abi.so");
-    let job = folder.join("job");
-    write_job(&job);
-    let ranks = [0, 1].map(|rank| {
-        let loaded = Rank::load(&library, &folder.join(format!("icount_mpi.{rank}.so")));
-        let (mut provided, none) = (0_i32, std::ptr::null_mut());
-        // SAFETY: no other thread reads the environment; the arguments are as the standard says.
-        let code = unsafe {
-            std::env::set_var("TAUTLINE_JOB_FILE", &job);
-            std::env::set_var(RANK, rank.to_string());
-            let multiple = tautline_mpi::constants::THREAD_MULTIPLE;
-            (loaded.init)(none, none, multiple, (&raw mut provided).cast())
-        };
-        assert_eq!(code, SUCCESS);
-        loaded
+    let loaded = Rank::load(&library, &folder.join(format!("icount_mpi.{rank}.so")));
+    let (mut provided, none) = (0_i32, std::ptr::null_mut());
+    // SAFETY: no other thread uses the environment meanwhile; the arguments are as the standard says.
+    let code = unsafe {
+        std::env::set_var("TAUTLINE_JOB_FILE", folder.join("job"));
+        std::env::set_var(RANK, rank.to_string());
+        let multiple = tautline_mpi::constants::THREAD_MULTIPLE;
+        (loaded.init)(none, none, multiple, (&raw mut provided).cast())
+    };
+    assert_eq!(code, SUCCESS);
+    loaded
+}
+
+/// Has two ranks join a job, connects them, and leaves it when `work` is done. Ranks wait for each other when
+/// they leave, and the thread that joined leaves: so the second rank joins and leaves by a thread of its own.
+fn with_ranks(folder: &Path, work: impl FnOnce(&[Rank; 2])) {
+    write_job(&folder.join("job"));
+    let first = join(0, folder);
+    let (to_main, joined) = mpsc::channel();
+    let (done, wait) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let rank = join(1, folder);
+            to_main.send(rank).expect("the main thread waits");
+            let _ = wait.recv();
+            // SAFETY: this thread has initialized it.
+            assert_eq!(unsafe { (rank.finalize)() }, SUCCESS);
+        });
+        let ranks = [first, joined.recv().expect("the second rank joins")];
+        connect(&ranks);
+        work(&ranks);
+        drop(done);
+        // SAFETY: this thread has initialized it.
+        assert_eq!(unsafe { (ranks[0].finalize)() }, SUCCESS);
     });
-    connect(&ranks);
-    ranks
 }
 
 /// A list of members that is the same for both ranks.
@@ -187,18 +205,15 @@ fn main() -> ExitCode {
     let folder = std::env::temp_dir().join(format!("tautline-icount-mpi-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a temporary folder");
     let folder = Folder(folder);
-    let ranks = ranks(&folder.0);
-    let start = Instant::now();
-    match &*args[1] {
-        "mpi-8" => (0..count).for_each(|i| pass(&ranks, i)),
-        _ => pass_by_turns(&ranks, count),
-    }
-    if args.get(3).is_some() {
-        println!("{:.1} ns each, sent and received", start.elapsed().as_nanos() as f64 / count as f64);
-    }
-    for rank in ranks {
-        // SAFETY: this thread has initialized both.
-        assert_eq!(unsafe { (rank.finalize)() }, SUCCESS);
-    }
+    with_ranks(&folder.0, |ranks| {
+        let start = Instant::now();
+        match &*args[1] {
+            "mpi-8" => (0..count).for_each(|i| pass(ranks, i)),
+            _ => pass_by_turns(ranks, count),
+        }
+        if args.get(3).is_some() {
+            println!("{:.1} ns each, sent and received", start.elapsed().as_nanos() as f64 / count as f64);
+        }
+    });
     ExitCode::SUCCESS
 }
