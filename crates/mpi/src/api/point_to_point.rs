@@ -131,7 +131,7 @@ unsafe fn send_message(message: &Message, (object, to, tag): &Destination, mode:
 /// # Safety
 ///
 /// The arguments are as the standard says.
-#[inline]
+#[inline(always)]
 unsafe fn send_at_once(data: (Ptr, i64, Datatype), (dest, tag, comm): (c_int, c_int, Comm)) -> Result<bool> {
     let Some((at, len)) = objects::span(data.0, data.1, data.2) else { return Ok(false) };
     let comm = objects::comm_ref(comm)?;
@@ -165,7 +165,7 @@ enum Quick {
 /// # Safety
 ///
 /// The arguments are as the standard says.
-#[inline]
+#[inline(always)]
 unsafe fn receive_at_once(
     data: (Ptr, i64, Datatype),
     (source, tag, comm): (c_int, c_int, Comm),

@@ -152,7 +152,8 @@ impl Tagged<'_> {
         if must_post || !lane.tags.may_take(pattern) {
             return None;
         }
-        for _ in 0..self.0.first_spins(lane) {
+        let mut spins = None;
+        loop {
             match lane.receive_line(source, pattern, buffer) {
                 Polled::Found(ended) => {
                     lane.tags.set_used();
@@ -160,11 +161,16 @@ impl Tagged<'_> {
                     return Some(ended);
                 }
                 Polled::Other => return None,
-                Polled::Nothing if !lane.may_spin() => return None,
-                Polled::Nothing => std::hint::spin_loop(),
+                Polled::Nothing => {
+                    let spins = spins.get_or_insert_with(|| self.0.first_spins(lane));
+                    *spins -= 1;
+                    if *spins == 0 || !lane.may_spin() {
+                        return None;
+                    }
+                    std::hint::spin_loop();
+                }
             }
         }
-        None
     }
 
     /// Sends what a receive has asked for, or other answers, at once.
