@@ -1,7 +1,8 @@
 //! Instructions per frame: a measure of speed that does not depend on the load of the machine.
 //!
 //! The examples `icount` (of the node crate), `icount_api` (of the tautline crate) and `icount_mpi` (of the
-//! package with the standard ABI of MPI) run a scenario for a number of frames. Callgrind counts the instructions for few and for many frames. The difference, divided
+//! package with the standard ABI of MPI) run a scenario for a number of frames. Callgrind counts the
+//! instructions for few and for many frames. The difference, divided
 //! by the difference in frames, is the cost of one frame without that of starting up.
 //!
 //! # What is compared with the golden file

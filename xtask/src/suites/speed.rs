@@ -1,5 +1,5 @@
-//! How fast programs of others and kernels of our own are with our MPI, beside MPICH and Open MPI as Debian has
-//! them: the same binary where both have its ABI, else the same source. The libraries take turns, and the
+//! How fast programs of others and kernels of our own are with our MPI, beside MPICH and Open MPI as Debian
+//! has them: the same binary where both have its ABI, else the same source. The libraries take turns, and the
 //! median of the rounds counts. Nothing is judged here: the machine may be busy.
 
 use std::collections::BTreeMap;

@@ -53,7 +53,7 @@ pub fn judge(results: &[Result]) -> Vec<Target> {
     judge.memory();
     judge.calls();
     many::many(&mut judge);
-    judge.mpi();
+    mpi::mpi(&mut judge);
     judge.targets
 }
 
