@@ -18,6 +18,7 @@ mod machine;
 mod many;
 mod matching;
 mod memory;
+mod mpi;
 mod netns;
 mod only;
 mod pair;
@@ -303,17 +304,18 @@ fn measure(args: &BenchArgs, extent: Extent, signals: &mut Signals) -> Result<Re
     if cores.len() < 2 {
         missing.push("two cores: both processes share one, and polling systems wait for each other".into());
     }
+    let with_rivals = extent != Extent::Smoke || args.only.names_rivals();
+    let our_mpi = with_rivals.then(mpi::Installed::new);
+    if let Some(Err(why)) = &our_mpi {
+        missing.push(format!("our MPI: {why}"));
+    }
     let machine = machine::State::examine(extent, pinned, &paths);
     missing.extend(machine.missing());
     if machine.no_xdp.is_none() && paths.contains(&Path::Veth { mtu: 9000 }) {
         missing.push("AF_XDP over frames of 9,000 bytes: it is measured over those of 1,500".into());
     }
     // A smoke test needs no rivals, unless it names them.
-    let rivals = if extent == Extent::Smoke && !args.only.names_rivals() {
-        Vec::new()
-    } else {
-        Other::installed(&machine.found)
-    };
+    let rivals = if with_rivals { Other::installed(&machine.found) } else { Vec::new() };
     let rounds = args.rounds.map_or(extent.rounds(), usize::from);
     let here = |path: Path| {
         let xdp = path == Path::Veth { mtu: 1500 } && machine.no_xdp.is_none();

@@ -16,7 +16,7 @@ pub struct Only {
 }
 
 /// What a cell may be called beside its system's name.
-const VARIANTS: [&str; 17] = [
+const VARIANTS: [&str; 18] = [
     "polled",
     "blocking",
     "spin",
@@ -34,12 +34,15 @@ const VARIANTS: [&str; 17] = [
     "busy-poll",
     "many",
     "collectives",
+    "mpi",
 ];
-const RIVALS: [&str; 12] = [
+const RIVALS: [&str; 14] = [
     "rivals",
     "openmpi",
     "openmpi-tcp",
     "mpich",
+    "tautline-mpi",
+    "tautline-mpi-udp",
     "ucx",
     "ucx-tcp",
     "ucx-perftest",
@@ -157,7 +160,7 @@ impl Only {
 
     /// Whether rivals were requested by name.
     pub fn names_rivals(&self) -> bool {
-        self.systems.iter().any(|word| RIVALS.contains(&word.as_str()))
+        self.systems.iter().any(|word| word == "mpi" || RIVALS.contains(&word.as_str()))
     }
 
     /// Returns a feature that was requested by name and is not in this build.
@@ -180,13 +183,15 @@ impl Only {
                 || system.security() == Some(word)
                 || (word == "shm" && (system.device() == "shm" || system.is_host_rival()))
                 || (word == "rivals" && system.is_rival())
+                || (word == "mpi" && matches!(system, System::Rival { other, .. } if other.is_mpi()))
                 || (word == "memory" && matches!(system, System::Memory { .. }))
                 || (word == "many" && matches!(cell.test, Test::Many(_)))
                 || (word == "collectives" && matches!(cell.test, Test::Many(one) if one.is_collective()))
                 || (word == "xdp" && system.device().starts_with("xdp"))
         };
         // Jobs take long: they are measured if they are named, or with everything.
-        let names_jobs = || self.systems.iter().any(|word| word == "many" || word == "collectives");
+        let names_jobs =
+            || self.systems.iter().any(|word| ["many", "collectives", "mpi"].contains(&word.as_str()));
         let job = matches!(cell.test, Test::Many(_)) && !self.is_everything();
         if job && !self.tests.contains(&cell.test) && !names_jobs() {
             return false;

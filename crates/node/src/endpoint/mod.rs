@@ -17,7 +17,7 @@ mod waiting;
 pub use lanes::Lanes;
 pub use members::Members;
 pub use multicast::Multicasts;
-pub use tags::{TagRequest, Tagged};
+pub use tags::{Received, TagRequest, Tagged};
 pub use waiting::{WaitFor, Waker};
 
 use std::io;

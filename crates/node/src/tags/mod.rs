@@ -115,6 +115,8 @@ pub(crate) struct Tags {
     eager_limit: u64,
     /// The program has used it.
     used: bool,
+    /// Receives that may have been ended without being posted.
+    direct: u32,
     activity: u64,
 }
 
@@ -135,6 +137,7 @@ impl Tags {
             more: false,
             eager_limit,
             used: false,
+            direct: 0,
             activity: 0,
         }
     }
