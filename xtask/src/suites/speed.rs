@@ -83,8 +83,8 @@ impl Mpi {
             command.env("LD_LIBRARY_PATH", libraries);
         }
         let output = command.output().ok().filter(|output| output.status.success())?;
-        Some(String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr))
-            .map(Into::into)
+        let text = [output.stdout, output.stderr].concat();
+        Some(String::from_utf8_lossy(&text).into_owned())
     }
 }
 

@@ -67,7 +67,9 @@ impl Tags {
     #[inline]
     pub(crate) fn may_take(&mut self, pattern: &Pattern) -> bool {
         self.direct = self.direct.wrapping_add(1);
-        self.direct % POSTED_EVERY != 0 && self.fences.is_empty() && self.matcher.takes_next(pattern)
+        !self.direct.is_multiple_of(POSTED_EVERY)
+            && self.fences.is_empty()
+            && self.matcher.takes_next(pattern)
     }
 
     /// Receives a frame of `len` bytes that came in a line into `buffer`, if it is a whole message that the
