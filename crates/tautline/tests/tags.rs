@@ -1,8 +1,10 @@
 //! Messages that receives take by source and tag.
 
-use crate::common::{config, join, run_over};
+use std::time::Duration;
+
+use crate::common::{Limit, await_event, config, job_beside_an_absent_rank, join, run_over};
 use tautline::tags::{ANY, Request, Tags};
-use tautline::{DeviceName, Down, Endpoint, Error, Job, SendError};
+use tautline::{DeviceName, Down, Endpoint, Error, Event, Job, SendError};
 
 const DEVICES: [DeviceName; 2] = [DeviceName::Shm, DeviceName::Udp];
 const CREDIT: usize = 1 << 20;
@@ -350,6 +352,28 @@ fn probe_claim_and_cancel() {
             meet(&ep, &tags);
             ep.close().unwrap();
         });
+    }
+}
+
+/// E-10: receives and probes fail also if the peer was gone before any message had been sent or received.
+#[test]
+fn a_peer_that_was_never_up_fails_its_receives() {
+    let _limit = Limit::seconds(60);
+    for device in DEVICES {
+        for probes in [false, true] {
+            let (job, absent) = job_beside_an_absent_rank(Some(device));
+            let time = Duration::from_millis(20);
+            let ep = join(Endpoint::builder().config(config(|c| c.connect_timeout = time)), job);
+            let tags = ep.tags(0);
+            ep.connect(1).unwrap();
+            await_event(&ep, |event| matches!(event, Event::PeerDown { peer: 1, .. }));
+            let failed = match probes {
+                false => tags.receive(1, 5, &mut vec![0; 9]).map(drop),
+                true => tags.probe(1, 5).map(drop),
+            };
+            assert!(matches!(failed, Err(Error::PeerGone(1, Down::Unreachable))), "{failed:?}");
+            drop(absent);
+        }
     }
 }
 

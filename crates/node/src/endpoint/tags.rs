@@ -96,7 +96,10 @@ impl Tagged<'_> {
             let now = self.0.shared.clock.now();
             match lane.reach_tagged(now, source) {
                 // What it sent before is still here; if there is nothing, the receive fails.
-                Ok(()) | Err(SendError::PeerGone(..)) => lane.tags.add_peer(source),
+                Ok(()) => lane.tags.add_peer(source),
+                Err(SendError::PeerGone(rank, why)) => {
+                    lane.tags.add_gone_peer(source, Failure::PeerGone(rank, why));
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -233,7 +236,10 @@ impl Tagged<'_> {
         if let Some(source) = pattern.source {
             let (mut lane, now) = self.0.enter()?;
             match lane.reach_tagged(now, source) {
-                Ok(()) | Err(SendError::PeerGone(..)) => lane.tags.add_peer(source),
+                Ok(()) => lane.tags.add_peer(source),
+                Err(SendError::PeerGone(rank, why)) => {
+                    lane.tags.add_gone_peer(source, Failure::PeerGone(rank, why));
+                }
                 Err(error) => return Err(error),
             }
         }

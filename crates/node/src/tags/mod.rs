@@ -147,6 +147,14 @@ impl Tags {
         self.peers.add(PeerId::new(rank, 0));
     }
 
+    /// Adds a peer that is gone, and may have gone before there was anything to do for it here.
+    pub(crate) fn add_gone_peer(&mut self, rank: Rank, why: Failure) {
+        let peer = self.peers.add(PeerId::new(rank, 0));
+        if !peer.up {
+            peer.ended.get_or_insert(why);
+        }
+    }
+
     /// Returns why nothing more comes from a peer in a context, if that is so.
     pub(crate) fn why_ended(&self, rank: Rank, context: u32) -> Option<Failure> {
         self.peers.get(rank).and_then(|peer| peer.ended).or_else(|| self.why_fenced(rank, context))
