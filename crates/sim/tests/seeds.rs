@@ -36,6 +36,14 @@ fn many_idle_links_outlast_losses() {
     assert!(report.is_good(), "{report}");
 }
 
+/// S-6: messages of a sender that died are ended when the last of its frames is taken, also by an extraction
+/// that finds whole messages only.
+#[test]
+fn messages_of_a_dead_sender_end_with_its_last_frame() {
+    let report = run(10_369, &Options::default());
+    assert!(report.is_good(), "{report}");
+}
+
 /// G4: the same seed gives the same trace, another seed another.
 #[test]
 fn the_same_seed_gives_the_same_world() {

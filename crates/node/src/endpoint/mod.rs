@@ -313,16 +313,16 @@ impl Endpoint {
         self.with(|lane| lane.put_back(batch, handled))
     }
 
-    /// Gives a delivery back; its first `consumed` slots are done with. Returns whether more slots wait.
+    /// Gives a delivery back; its first `consumed` slots are done with.
     #[inline]
-    pub fn give_back(&self, delivery: &mut Delivery, consumed: usize) -> Result<bool, SendError> {
+    pub fn give_back(&self, delivery: &mut Delivery, consumed: usize) -> Result<(), SendError> {
         let mut lane = self.lock()?;
         lane.give_back(delivery, consumed);
         if lane.status.urgent && lane.port.batch_depth == 0 {
             let now = self.shared.clock.now();
             lane.service(now);
         }
-        Ok(lane.has_slots())
+        Ok(())
     }
 
     /// The next thing that happened.

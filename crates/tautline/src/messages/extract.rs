@@ -22,6 +22,10 @@ impl Extract for Inbox {
         if taken > 0 {
             core.extraction.note_progress();
         }
+        // Without taking anything it is unknown whether there is more.
+        if core.peer_loss.has_unfinished() && bytes > 0 {
+            runner.end_lost_peers();
+        }
         Ok(taken)
     }
 
@@ -66,40 +70,38 @@ impl Runner<'_> {
     fn run_delivery(self, bytes: usize) -> Result<usize> {
         let delivery = self.inbox.delivery.borrow_mut().take();
         let mut delivery = delivery.expect("one delivery per endpoint, and no extraction inside another");
-        // Without taking anything it is unknown whether there is more.
-        let mut taken = Ok((0, bytes == 0));
+        let mut taken = Ok(0);
         let events = self.core.node.take(bytes, &mut delivery);
         if !delivery.items().is_empty() {
             let mut dispatcher = Dispatcher::new(self, delivery);
             let (slots, bytes) = dispatcher.run();
             delivery = dispatcher.into_delivery();
-            taken = self.core.node.give_back(&mut delivery, slots).map(|more| (bytes, more));
+            taken = self.core.node.give_back(&mut delivery, slots).map(|()| bytes);
         }
         *self.inbox.delivery.borrow_mut() = Some(delivery);
-        let (events, (bytes, more)) = (events?, taken?);
-        self.after_delivery(events, more);
-        Ok(bytes)
+        self.after_delivery(events?);
+        Ok(taken?)
     }
 
-    /// `events`: the node has some. `more`: slots are left to be taken.
+    /// `events`: the node has some.
     #[inline]
-    fn after_delivery(self, events: bool, more: bool) {
+    fn after_delivery(self, events: bool) {
         for grant in self.core.outbox.take_grants() {
             self.grant(grant);
         }
         if events {
             self.core.absorb_events();
         }
-        // What a peer sent before it went down may complete a message; only then is it unfinished. The
-        // watchdog may have taken that from the device, and noticed the loss, since this extraction began.
-        let has_slots = || self.core.node.has_slots().unwrap_or(false);
-        if !more && self.core.peer_loss.has_unfinished() && !has_slots() {
-            self.end_lost_peers();
-        }
     }
 
-    /// Ends every unfinished message of peers that went down.
+    /// Ends every unfinished message of peers that went down, unless slots are left: what a peer sent before
+    /// it went down may complete a message, and only then is it unfinished. The watchdog may have taken slots
+    /// from the device, and noticed the loss, since this extraction began.
+    #[cold]
     fn end_lost_peers(self) {
+        if self.core.node.has_slots().unwrap_or(false) {
+            return;
+        }
         for lost in self.core.peer_loss.take_unfinished() {
             let unfinished = self.inbox.open.borrow().of(lost.peer);
             for id in unfinished {
