@@ -68,6 +68,7 @@ fn dispatch(args: &[&str]) -> Result<()> {
         ["test", "--quick"] => test::run(test::Extent::Quick)?,
         ["attack", rest @ ..] => attack(rest)?,
         ["soak", rest @ ..] => soak::command(rest)?,
+        [_, "--help" | "-h"] => print!("{HELP}"),
         ["suites"] => suites::run(&[])?,
         ["suites", "--only", names] => suites::run(&names.split(',').collect::<Vec<_>>())?,
         ["setup"] => setup::list(),
