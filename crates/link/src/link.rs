@@ -23,9 +23,9 @@ enum State {
     Open,
     /// We are closing: first all slots are acknowledged, then close frames are sent until one is answered.
     Closing,
-    /// The peer closed. We only answer further close frames.
+    /// The peer closed. We repeat our reply until it is confirmed, and answer further close frames.
     PeerClosed,
-    /// The peer answered our close.
+    /// The peer answered our close. We confirm its replies.
     Closed,
     Dead,
 }
@@ -46,6 +46,8 @@ pub struct Link {
     request_due: bool,
     /// A close frame or a reply to one is to be sent.
     close_due: bool,
+    /// Until when the reply to the peer's close is repeated; zero once it is confirmed.
+    reply_until: Nanos,
     reports: Reports,
 }
 
@@ -90,6 +92,7 @@ impl Link {
             raw: RawFrames { ours: raw_flag(config.raw_frames), peer: 0 },
             request_due: true,
             close_due: false,
+            reply_until: 0,
             reports: Reports::default(),
         }
     }
@@ -186,6 +189,17 @@ impl Link {
     /// Returns whether the link is closed or dead.
     pub fn is_over(&self) -> bool {
         matches!(self.state, State::Dead | State::Closed | State::PeerClosed)
+    }
+
+    /// Returns whether the link is over and the peer knows it, as far as this can be found out: no reply to a
+    /// close waits to be confirmed.
+    pub fn is_settled(&self) -> bool {
+        self.is_over() && !self.repeats_reply()
+    }
+
+    /// Returns whether the reply to the peer's close is repeated until it is confirmed.
+    fn repeats_reply(&self) -> bool {
+        self.state == State::PeerClosed && self.reply_until > 0
     }
 
     /// Starts an orderly close: slots already pushed are delivered first (L-18).

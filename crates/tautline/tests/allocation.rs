@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::{join, run};
-use tautline::{Endpoint, Message, Short};
+use tautline::{Config, Endpoint, Message, Short};
 
 struct Counting;
 
@@ -44,11 +44,13 @@ const MESSAGES: u64 = 30_000;
 /// for most, but its moment depends on the scheduler. So a few allocations are allowed, whatever the number
 /// of messages; one per 500 messages is too many.
 const GROWTH: u64 = 60;
-/// There are 512 buffers, as many as the credit of both sides. So at least one of nine times stays within
-/// [`GROWTH`], whatever the scheduler does, unless something allocates for messages.
-const TIMES: usize = 512 / GROWTH as usize + 1;
+/// Slots of credit that each side has.
+const CREDIT: u64 = 512;
+/// There are as many buffers as both sides have credit. So at least one of 18 times stays within [`GROWTH`],
+/// whatever the scheduler does, unless something allocates for messages.
+const TIMES: usize = (2 * CREDIT / GROWTH) as usize + 1;
 /// Messages that one side sends while the other does not extract: more than its credit.
-const AHEAD: u64 = 400;
+const AHEAD: u64 = CREDIT * 3 / 2;
 /// How long nothing is sent once the credit is used up.
 const QUIET: Duration = Duration::from_millis(60);
 
@@ -56,6 +58,7 @@ const QUIET: Duration = Duration::from_millis(60);
 /// for messages of several frames, sent whole or in pieces, one at a time or in bulk.
 #[test]
 fn no_allocation_per_message() {
+    assert_eq!(u64::from(Config::default().link.credit_slots), CREDIT);
     let kinds = [("short", 16usize), ("stream", 16), ("stream", 150_000), ("stream", 700_000)];
     let (barrier, sent, allocated) = (Barrier::new(2), AtomicU64::new(0), AtomicU64::new(0));
     run(2, |job| {

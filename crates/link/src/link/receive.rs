@@ -10,6 +10,9 @@ use super::{Link, State};
 use crate::queue::charge;
 use crate::{Arrival, Death, Event, Nanos};
 
+/// For how long the reply to a close is repeated at most (L-18).
+const REPLIES_FOR: Nanos = 250_000_000;
+
 /// Why a frame was dropped. Such frames are counted and never answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FrameError {
@@ -63,7 +66,7 @@ impl Link {
         };
         self.sender.handle_ack(now, &header, ext.sack, &mut self.reports);
         if header.kind == Kind::Close {
-            self.handle_close(&header);
+            self.handle_close(now, &header);
             return Ok((None, payload));
         }
         if !header.has_slot() {
@@ -219,16 +222,23 @@ impl Link {
         self.kill(Death::Violation);
     }
 
-    fn handle_close(&mut self, header: &Header) {
+    fn handle_close(&mut self, now: Nanos, header: &Header) {
         let reply = header.flags & flags::CLOSE_REPLY != 0;
         match self.state {
-            State::Closing if reply => self.finish_close(State::Closed, Event::Closed),
+            State::Closing if reply => {
+                // Confirms it: the peer may wait for that before it ends.
+                self.close_due = true;
+                self.finish_close(State::Closed, Event::Closed);
+            }
             State::Open | State::Closing if !reply && header.slot == self.receiver.next() => {
                 self.close_due = true;
+                self.reply_until = now + REPLIES_FOR.min(self.config.silence / 4);
+                self.sender.timer.restart(now);
                 self.finish_close(State::PeerClosed, Event::PeerClosed);
             }
-            // A repeated close: our reply was lost.
-            State::PeerClosed | State::Closed if !reply => self.close_due = true,
+            State::PeerClosed if reply => self.reply_until = 0,
+            // Repeated: our reply, or our confirmation, was lost.
+            State::PeerClosed | State::Closed => self.close_due = true,
             _ => {}
         }
     }

@@ -9,6 +9,9 @@ impl Link {
         let ack = self.receiver.ack.deadline();
         match self.state {
             State::Dead => return None,
+            State::PeerClosed if self.repeats_reply() => {
+                return Some(ack.min(self.timer_at()).min(self.reply_until));
+            }
             State::Closed | State::PeerClosed => return (ack != Nanos::MAX).then_some(ack),
             State::Open | State::Closing => {}
         }
@@ -26,6 +29,9 @@ impl Link {
     /// Handles what is due. [`Link::poll_transmit`] returns the frames that result.
     pub fn handle_timeout(&mut self, now: Nanos) {
         if !matches!(self.state, State::Open | State::Closing) {
+            if self.repeats_reply() {
+                self.repeat_reply(now);
+            }
             return;
         }
         if self.liveness.advance(now, &self.config) {
@@ -41,6 +47,17 @@ impl Link {
             self.liveness.on_request(now);
             // N-27: nothing was received for a while, and an idle link keeps no more memory than a new one.
             self.sender.shrink();
+        }
+    }
+
+    /// Sends the reply to a close again, unless it was repeated for long enough (L-18).
+    #[cold]
+    fn repeat_reply(&mut self, now: Nanos) {
+        if now >= self.reply_until {
+            self.reply_until = 0;
+        } else if now >= self.timer_at() {
+            self.close_due = true;
+            self.sender.on_timeout(now, &mut self.reports);
         }
     }
 

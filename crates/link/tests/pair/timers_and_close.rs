@@ -1,6 +1,6 @@
 //! Silence, heartbeats, pauses, acknowledgement delay, and orderly close.
 
-use tautline_link::{Config, Death, Event};
+use tautline_link::{Config, Death, Event, Link};
 use tautline_wire::frame::{Kind, flags};
 
 use crate::world::{MICRO, MILLI, Nanos, Pipe, Rng, SECOND, World};
@@ -215,6 +215,53 @@ fn simultaneous_close() {
         let done = world.run_until_true(2 * SECOND, closed);
         assert!(done && world.deaths().is_empty(), "seed {seed}\n{}", world.report());
     }
+}
+
+/// L-18: a side that ends as soon as its link is settled leaves no peer behind that still waits for an answer.
+#[test]
+fn settled_sides_are_not_missed() {
+    let settled = |world: &World, side: usize| world.sides[side].peering.link().is_some_and(Link::is_settled);
+    let mut waiting = 0;
+    for seed in 0..200 {
+        let mut rng = Rng(seed);
+        let mut world = World::open(rng.next(), &Config::default());
+        for pipe in &mut world.pipes {
+            pipe.faults.loss = rng.below(250) as u32;
+        }
+        let now = world.now;
+        world.link(0).close(now);
+        world.run(rng.below(100) * MICRO);
+        let now = world.now;
+        world.link(1).close(now);
+        world.run_until_true(2 * SECOND, |world| (0..2).any(|side| close_count(world, side) == 1));
+        waiting += u32::from(!closed(&world));
+        let first = world.run_until_true(2 * SECOND, |world| (0..2).any(|side| settled(world, side)));
+        assert!(first, "seed {seed}\n{}", world.report());
+        // It is gone; what it has sent arrives.
+        world.pipes.iter_mut().for_each(|pipe| pipe.faults.cut = true);
+        let done = world.run_until_true(2 * SECOND, closed);
+        assert!(done && world.deaths().is_empty(), "seed {seed}\n{}", world.report());
+    }
+    assert!(waiting > 20, "one side was over while the other was still closing {waiting} times");
+}
+
+/// L-18: an answer that is never confirmed is repeated for a while only.
+#[test]
+fn answers_to_a_close_end() {
+    let mut world = World::open(3, &Config::default());
+    world.pipes[1].tap = Some(Vec::new());
+    let now = world.now;
+    world.link(0).close(now);
+    world.run_until_true(SECOND, |world| close_count(world, 1) == 1);
+    world.pipes.iter_mut().for_each(|pipe| pipe.faults.cut = true);
+    assert!(!world.link(1).is_settled());
+    let offered = world.pipes[1].offered;
+    world.run(250 * MILLI);
+    assert!(world.link(1).is_settled() && world.deaths().is_empty());
+    let repeated = world.pipes[1].offered - offered;
+    assert!((3..20).contains(&repeated), "{repeated} answers");
+    world.run(400 * MILLI);
+    assert_eq!(world.pipes[1].offered - offered, repeated, "and no more");
 }
 
 /// L-18: a link that is closing while its peer is unreachable dies of silence.

@@ -61,6 +61,11 @@ impl LinkChannel {
         self.link().is_some_and(|link| !link.is_over())
     }
 
+    /// Whether there is no link, or one that is over and has nothing more to say about it (L-18).
+    pub(crate) fn is_settled(&self) -> bool {
+        self.link().is_none_or(Link::is_settled)
+    }
+
     #[inline]
     pub(super) fn has_room(&self) -> bool {
         self.link().is_some_and(|link| link.is_open() && link.unsent() < TX_QUEUE)

@@ -125,7 +125,7 @@ impl Lane {
 
     /// Whether every channel is over.
     pub(crate) fn is_closed(&self) -> bool {
-        self.port.closed && self.peers.iter().all(|peer| !peer.channel.link.is_live())
+        self.port.closed && self.peers.iter().all(|peer| peer.channel.link.is_settled())
     }
 
     /// Lets go of memory that is shared with a peer, if any is.
