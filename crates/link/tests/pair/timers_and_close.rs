@@ -217,7 +217,7 @@ fn simultaneous_close() {
     }
 }
 
-/// L-18: a side that ends as soon as its link is settled leaves no peer behind that still waits for an answer.
+/// L-18: a side that ends as soon as its link is settled leaves no peer behind that waits for an answer.
 #[test]
 fn settled_sides_are_not_missed() {
     let settled = |world: &World, side: usize| world.sides[side].peering.link().is_some_and(Link::is_settled);
