@@ -215,6 +215,7 @@ fn calls_on_a_closed_endpoint_fail() {
             assert!(matches!(result, Err(Error::Send(SendError::Closed))), "{result:?}");
         };
         closed(half.piece(b"12345"));
+        closed(clone.connect(peer));
         closed(clone.send(peer, "x", b""));
         closed(clone.serve(1));
         closed(clone.extract(1).map(drop));

@@ -224,10 +224,11 @@ impl Link {
 
     fn handle_close(&mut self, now: Nanos, header: &Header) {
         let reply = header.flags & flags::CLOSE_REPLY != 0;
+        // A reply that requests something is to be confirmed: the peer may wait for that before it ends.
+        let confirm = reply && header.flags & flags::ACK_REQUESTED != 0;
         match self.state {
             State::Closing if reply => {
-                // Confirms it: the peer may wait for that before it ends.
-                self.close_due = true;
+                self.close_due = confirm;
                 self.finish_close(State::Closed, Event::Closed);
             }
             State::Open | State::Closing if !reply && header.slot == self.receiver.next() => {
@@ -236,8 +237,11 @@ impl Link {
                 self.sender.timer.restart(now);
                 self.finish_close(State::PeerClosed, Event::PeerClosed);
             }
-            State::PeerClosed if reply => self.reply_until = 0,
-            // Repeated: our reply, or our confirmation, was lost.
+            State::PeerClosed | State::Closed if reply => {
+                self.reply_until = 0;
+                self.close_due |= confirm;
+            }
+            // A repeated close: our reply was lost.
             State::PeerClosed | State::Closed => self.close_due = true,
             _ => {}
         }

@@ -196,10 +196,11 @@ impl Link {
         if self.close_due && self.ready_to_close() {
             self.close_due = false;
             transmit.kind = Kind::Close;
-            transmit.flags = if matches!(self.state, State::PeerClosed | State::Closed) {
-                flags::CLOSE_REPLY
-            } else {
-                flags::ACK_REQUESTED
+            transmit.flags = match self.state {
+                // L-18: it is to be confirmed.
+                State::PeerClosed if self.repeats_reply() => flags::CLOSE_REPLY | flags::ACK_REQUESTED,
+                State::PeerClosed | State::Closed => flags::CLOSE_REPLY,
+                _ => flags::ACK_REQUESTED,
             };
         } else if self.receiver.ack.is_due(now) || self.request_due || self.sender.path.wants_small_probe() {
             if self.sender.path.take_small_probe() || self.request_due {

@@ -198,9 +198,10 @@ fn orderly_close() {
     }
 }
 
-/// L-18: both sides may close at once.
+/// L-18: both sides may close at once. Both answer, both answers are confirmed, and then nothing is sent.
 #[test]
 fn simultaneous_close() {
+    let mut gave_up = 0;
     for seed in 0..100 {
         let mut rng = Rng(seed);
         let mut world = World::open(rng.next(), &Config::default());
@@ -214,7 +215,19 @@ fn simultaneous_close() {
         world.link(1).close(now);
         let done = world.run_until_true(2 * SECOND, closed);
         assert!(done && world.deaths().is_empty(), "seed {seed}\n{}", world.report());
+        let since = world.now;
+        let confirmed =
+            |world: &World| world.sides.iter().all(|side| side.peering.link().unwrap().is_settled());
+        assert!(world.run_until_true(SECOND, confirmed), "seed {seed}");
+        gave_up += u32::from(world.now - since >= 240 * MILLI);
+        world.pipes.iter_mut().for_each(|pipe| pipe.tap = Some(Vec::new()));
+        world.run(SECOND);
+        assert!(
+            world.pipes.iter().all(|pipe| pipe.tap.as_ref().unwrap().is_empty()),
+            "seed {seed}: all is said"
+        );
     }
+    assert!(gave_up < 5, "{gave_up} of 100 answers were never confirmed");
 }
 
 /// L-18: a side that ends as soon as its link is settled leaves no peer behind that waits for an answer.

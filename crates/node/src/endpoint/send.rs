@@ -32,6 +32,10 @@ impl Endpoint {
     /// Starts to open a channel to a peer, without waiting for it.
     pub fn connect(&self, peer: Rank) -> Result<(), SendError> {
         let (mut lane, now) = self.enter()?;
+        if lane.port.closed {
+            // A new channel would replace the one that is to answer the peer's close (L-18).
+            return Err(SendError::Closed);
+        }
         if !lane.add_peer(peer) {
             return Err(SendError::NoSuchPeer(peer));
         }
