@@ -15,8 +15,8 @@ use tautline::DeviceName;
 const SILENCE: Duration = Duration::from_millis(300);
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Not a test by itself: a member of the job of [`killed_peers_are_detected_and_replaced`]. Without a
-/// watchdog, so that only its own calls change what it knows about its peers: its messages carry that.
+/// Not a test by itself: a member of the job of [`killed_peers_are_detected_and_replaced`], without a
+/// watchdog.
 #[test]
 fn killed_member() {
     if is_member("kill::killed_member") {

@@ -42,13 +42,22 @@ struct Sending {
     at: usize,
 }
 
-/// What is sent to one peer.
+/// What is sent to one incarnation of a peer.
 #[derive(Default)]
 struct Outbox {
     incarnation: u32,
     up: bool,
     number: u64,
     sending: Option<Sending>,
+}
+
+impl Outbox {
+    /// Messages to a new incarnation are numbered from zero.
+    fn begin_incarnation(&mut self, incarnation: u32) {
+        if self.incarnation != incarnation {
+            *self = Outbox { incarnation, up: self.up, ..Outbox::default() };
+        }
+    }
 }
 
 /// Talks until it is killed.
@@ -121,14 +130,17 @@ fn note(
     match event {
         Event::PeerUp { peer, incarnation } => {
             let outbox = outboxes.get_mut(peer).unwrap();
-            *outbox = Outbox { incarnation: *incarnation, up: true, ..Outbox::default() };
+            outbox.begin_incarnation(*incarnation);
+            outbox.up = true;
             println!("@up {peer} {incarnation} {}", now());
         }
         Event::PeerDown { peer, incarnation, why } => {
             println!("@down {peer} {incarnation} {} {why}", now());
             let outbox = outboxes.get_mut(peer).unwrap();
-            outbox.up = false;
-            outbox.sending = None;
+            if outbox.incarnation == *incarnation {
+                outbox.up = false;
+                outbox.sending = None;
+            }
             received_by_peer.borrow_mut().entry(*peer).or_default().whole = 0;
             ep.connect(*peer).unwrap();
         }
@@ -150,13 +162,13 @@ fn send(ep: &Endpoint, peer: Rank, generation: u64, outbox: &mut Outbox, said: &
             return;
         }
         if outbox.sending.is_none() {
-            let header = Header { generation, incarnation: outbox.incarnation.into(), number: outbox.number };
             let size = [0, 40, 1000, 5000, 300, 60_000, 10][outbox.number as usize % 7];
+            let Ok(out) = ep.try_begin(peer, "data", (HEADER + size) as u64) else { return };
+            // Any call may have noticed that the peer was started again; the event is read later.
+            outbox.begin_incarnation(out.incarnation());
+            let header = Header { generation, incarnation: outbox.incarnation.into(), number: outbox.number };
             let bytes = [header.as_bytes(), &pattern(size, header.number as usize)].concat();
-            match ep.try_begin(peer, "data", (HEADER + size) as u64) {
-                Ok(out) => outbox.sending = Some(Sending { out, bytes, at: 0 }),
-                Err(_) => return,
-            }
+            outbox.sending = Some(Sending { out, bytes, at: 0 });
             outbox.number += 1;
         }
         let sending = outbox.sending.as_mut().expect("there is one now");
