@@ -95,8 +95,10 @@ impl Watchdog {
 
     fn run(&self) {
         let mut watched: Vec<Watched> = Vec::new();
+        // Kept, so that no tick allocates.
+        let mut devices = Vec::new();
         while self.notice(&mut watched) {
-            self.sleep(&watched);
+            self.sleep(&watched, &mut devices);
             for lane in &mut watched {
                 lane.check(self.tick);
             }
@@ -123,20 +125,21 @@ impl Watchdog {
     }
 
     /// Sleeps until the timer of a lane expires, lanes change, or a lane whose program is away has something
-    /// to do.
-    fn sleep(&self, watched: &[Watched]) {
+    /// to do. `devices` is room for the descriptors of their devices.
+    fn sleep(&self, watched: &[Watched], devices: &mut Vec<Arc<[OwnedFd]>>) {
         let tick = self.tick.as_nanos() as Nanos;
         let away = || watched.iter().filter(|lane| lane.away.is_some());
         let most = away().map(|lane| if lane.armed { tick } else { lane.shared.watchdog_sleep() }).min();
         let descriptors =
             || away().filter(|lane| !lane.armed).filter_map(|lane| lane.shared.descriptors.as_ref());
-        let devices: Vec<_> = descriptors().map(Descriptors::device).collect();
+        devices.extend(descriptors().map(Descriptors::device));
         let timers = watched.iter().filter_map(|lane| lane.shared.polls.timer());
         let sources =
             devices.iter().flat_map(|fds| &**fds).chain(descriptors().filter_map(Descriptors::local));
         if poll_all(std::iter::once(&self.changed).chain(timers).chain(sources), most) {
             let _ = rustix::io::read(&self.changed, &mut [0; 8]);
         }
+        devices.clear();
     }
 }
 
