@@ -25,6 +25,8 @@ const SUM: u64 = 0;
 const NUMBER: u64 = 8;
 const SWAPPED: u64 = 16;
 const BYTES: u64 = 64;
+/// The kind of step whose comparison fails.
+const UNEQUAL: u64 = 5;
 /// Faults end at this time.
 const HORIZON: Nanos = 3_000_000_000;
 /// The most faults of a seed.
@@ -206,6 +208,8 @@ impl harness::World for World {
                 incarnation.expected.number,
             )?;
             check("the sum", region.aperture.read_u64(SUM).unwrap_or(0), incarnation.expected.sum)?;
+            let swapped = region.aperture.read_u64(SWAPPED).unwrap_or(0);
+            check("the swapped word", swapped, incarnation.expected.swapped)?;
             if memory[BYTES as usize..] != incarnation.expected.memory[BYTES as usize..] {
                 return Err(format!("node {node}: the memory is not what was put"));
             }
@@ -317,7 +321,10 @@ impl World {
             let at = BYTES + self.harness.rng.below(REGION - BYTES - len as u64);
             let bytes: Vec<u8> = (0..len).map(|i| (self.tags as usize + i / 3) as u8).collect();
             let number = incarnation.expected.number + 1;
-            let (kind, wanted) = (self.harness.rng.below(8), self.harness.rng.below(REGION - BYTES));
+            let (mut kind, wanted) = (self.harness.rng.below(8), self.harness.rng.below(REGION - BYTES));
+            if mistake == Mistake::SwapOther {
+                kind = kind.min(UNEQUAL - 1);
+            }
             let (ep, expected) = (self.harness.endpoint(node), &incarnation.expected);
             let all = (|| {
                 let from = ep.adopt(bytes.clone())?;
@@ -339,6 +346,8 @@ impl World {
                 let new = number + u64::from(mistake == Mistake::SwapOther);
                 let swap = match kind {
                     2 => remote.compare_swap(SWAPPED, expected.swapped, new)?,
+                    // It has another value, and keeps it.
+                    UNEQUAL => remote.compare_swap(SWAPPED, expected.swapped + 1, new)?,
                     _ => remote.swap(SWAPPED, new)?,
                 };
                 ops.push((swap, Due::Value(expected.swapped)));
@@ -382,7 +391,9 @@ impl World {
             incarnation.expected.memory[at as usize..at as usize + len].copy_from_slice(&bytes);
             incarnation.expected.number = number;
             incarnation.expected.sum += number;
-            incarnation.expected.swapped = number;
+            if kind != UNEQUAL {
+                incarnation.expected.swapped = number;
+            }
             incarnation.left -= 1;
         }
         Ok(())

@@ -5,12 +5,13 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Barrier, mpsc};
 use std::time::Duration;
 
 use crate::common::pair::Pair;
-use crate::common::{join, run};
-use tautline::memory::{Aperture, Cookie, Rights};
-use tautline::{Endpoint, Error, Message, SendError, Short, queue, stream};
+use crate::common::{Limit, config, jobs, join, run};
+use tautline::memory::{Aperture, Completion, Cookie, Failure, Rights};
+use tautline::{DeviceName, Endpoint, Error, Message, SendError, Short, queue, stream};
 
 /// Closes an aperture when a message asks for it.
 fn closer(open: &Rc<RefCell<Option<Aperture>>>) -> impl FnMut(Short<'_>) + 'static {
@@ -241,6 +242,74 @@ fn futures_of_a_closed_endpoint() {
             }
         }
         assert!(entries.try_pop().is_ok());
+    });
+}
+
+/// N-9, A-8: closing the endpoint ends operations on the memory of others, and wakes the futures that wait
+/// for nothing else. The owner of the memory is alive and does nothing.
+#[test]
+fn operations_of_a_closed_endpoint() {
+    use std::future::Future;
+    let _limit = Limit::seconds(60);
+    let quiet = || {
+        config(|c| {
+            (c.watchdog, c.close_timeout) = (None, Duration::from_millis(200));
+            c.link.silence = 60_000_000_000;
+        })
+    };
+    let mut all = jobs(2);
+    all.iter_mut().for_each(|job| job.device = Some(DeviceName::Udp));
+    let (second, first) = (all.pop().unwrap(), all.pop().unwrap());
+    let (given, idle) = (&AtomicBool::new(false), &Barrier::new(2));
+    let (checked, over) = mpsc::channel::<()>();
+    std::thread::scope(move |scope| {
+        scope.spawn(move || {
+            let ep = join(Endpoint::builder().config(quiet()), second);
+            let aperture = ep.aperture(64).unwrap();
+            let cookie = aperture.cookie(.., Rights::ALL).unwrap();
+            ep.send(0, "cookie", &cookie.to_bytes()).unwrap();
+            while !given.load(Ordering::SeqCst) {
+                ep.progress().unwrap();
+            }
+            idle.wait();
+            // Also after a failure of the other side.
+            let _ = over.recv();
+            ep.node().kill();
+            std::mem::forget((aperture, ep));
+        });
+        let cookie = Rc::new(Cell::new(None));
+        let inbox = cookie.clone();
+        let builder = Endpoint::builder().config(quiet()).on_short("cookie", move |m: Short<'_>| {
+            inbox.set(Some(Cookie::from_bytes(m.data().try_into().expect("a cookie"))));
+        });
+        let ep = join(builder, first);
+        ep.run_until(|| cookie.get().is_some()).unwrap();
+        given.store(true, Ordering::SeqCst);
+        idle.wait();
+        let (remote, aperture) = (ep.remote(&cookie.get().unwrap()), ep.aperture(64).unwrap());
+        let mut waits = [
+            remote.put_from(0, &aperture, 0..8).unwrap(),
+            remote.get_into(0, &aperture, 8..16).unwrap(),
+            remote.fetch_add(16, 1).unwrap(),
+            remote.flush().unwrap(),
+        ];
+        let woken = waits.each_ref().map(|_| std::sync::Arc::new(Wakeup(AtomicBool::new(false))));
+        let poll = |i: usize, wait: &mut Completion| {
+            let waker: std::task::Waker = woken[i].clone().into();
+            std::pin::Pin::new(wait).poll(&mut std::task::Context::from_waker(&waker))
+        };
+        for (i, wait) in waits.iter_mut().enumerate() {
+            assert!(poll(i, wait).is_pending(), "{i}");
+        }
+        // Whether it counts as undelivered is tested elsewhere.
+        let _ = ep.clone().close();
+        for (i, wait) in waits.iter_mut().enumerate() {
+            assert!(woken[i].0.load(Ordering::SeqCst), "{i} was not woken");
+            let said = poll(i, wait);
+            let closed = matches!(said, std::task::Poll::Ready(Err(Error::Operation(Failure::Closed))));
+            assert!(closed, "{i}: {said:?}");
+        }
+        drop(checked);
     });
 }
 

@@ -189,6 +189,7 @@ impl Survivor {
             match event {
                 Event::Transport { peer, device, .. } => self.transport[peer as usize] = device,
                 Event::PeerUp { peer, .. } => {
+                    assert!(!self.up[peer as usize], "the end of rank {peer} was not reported");
                     (self.up[peer as usize], self.next[peer as usize]) = (true, 0);
                 }
                 Event::PeerDown { peer, why, .. } => {

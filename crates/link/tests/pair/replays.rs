@@ -5,6 +5,7 @@ use tautline_wire::Handshake;
 use tautline_wire::frame::Kind;
 use tautline_wire::handshake::RefuseReason;
 
+use crate::network_faults::MODES;
 use crate::world::{MICRO, MILLI, Nanos, Pipe, Rng, SECOND, World, params};
 
 fn is_handshake(frame: &[u8]) -> bool {
@@ -193,4 +194,38 @@ fn a_hello_copied_to_another_lane_is_not_refused_by_the_first() {
     assert_eq!((refuse.from, refuse.from_lane, refuse.reason), (1, 3, Some(RefuseReason::NoLane)));
     world.deliver(0, refusal.to_vec());
     assert!(world.sides[0].peering.is_connecting());
+}
+
+/// L-3, L-15: frames of a channel that somebody records and sends again are dropped and counted. They do not
+/// keep a dead peer alive, and change nothing while it lives.
+#[test]
+fn replayed_frames_keep_no_dead_peer_alive() {
+    for security in MODES {
+        let config = Config::with(|config| config.security = security);
+        let mut world = World::open(7, &config);
+        world.pipes[1].tap = Some(Vec::new());
+        world.sides.iter_mut().for_each(|side| side.load.left = 300);
+        assert!(world.run_until_true(SECOND, World::is_settled), "{}", world.report());
+        world.run(SECOND);
+        let mut frames = world.pipes[1].tap.take().unwrap();
+        frames.retain(|frame| !is_handshake(frame));
+        let before = *world.link(0).counters();
+        for frame in &frames {
+            world.deliver(0, frame.clone());
+        }
+        let after = *world.link(0).counters();
+        let replayed = after.replayed - before.replayed;
+        assert!(frames.len() > 100 && replayed == frames.len() as u64, "{replayed} of {}", frames.len());
+        assert_eq!(after.frames_accepted, before.frames_accepted);
+
+        world.pipes.iter_mut().for_each(|pipe| pipe.faults.cut = true);
+        world.pipes.iter_mut().for_each(Pipe::clear);
+        let cut = world.now;
+        let mut again = frames.iter().cycle();
+        while world.deaths().len() < 2 {
+            assert!(world.now < cut + 2 * config.silence, "{}\n{}", security.name(), world.report());
+            world.deliver(0, again.next().unwrap().clone());
+            world.run(10 * MILLI);
+        }
+    }
 }
