@@ -1,8 +1,12 @@
 //! What a thread can ask its node to do with messages that have tags.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use tautline_mem::{Asleep, Awaited, GroupMemory};
+
 use super::Endpoint;
+use crate::group_waits::GroupWaitId;
 use crate::lane::Lane;
 use crate::multicast::{MulticastReceiveId, MulticastSendId};
 use crate::tags::{Buffer, ClaimId, Ended, Failure, Mode, Pattern, ReceiveId, SendId, Sent, Status};
@@ -244,6 +248,60 @@ impl Tagged<'_> {
         Ok(ended(&lane))
     }
 
+    /// Waits for something in the memory of a group: a request that ends when it is there, until it is
+    /// forgotten.
+    pub fn await_group(&self, memory: &Arc<GroupMemory>, awaited: Awaited) -> Result<GroupWaitId, SendError> {
+        self.0.with(|lane| lane.groups.add(memory.clone(), awaited))
+    }
+
+    /// Forgets a wait for the memory of a group.
+    pub fn forget_group_wait(&self, id: GroupWaitId) -> Result<(), SendError> {
+        self.0.with(|lane| lane.groups.remove(id))
+    }
+
+    /// Rings for the members of a group that sleep, as far as memory is shared with their lanes (G-18).
+    #[cold]
+    pub fn ring_members(&self, memory: &GroupMemory, ranks: &[Rank], why: Asleep) -> Result<(), SendError> {
+        let mut lane = self.0.lock()?;
+        let asleep = memory.asleep(why) & !(1 << memory.me());
+        for (member, rank) in ranks.iter().enumerate().filter(|(member, _)| asleep >> member & 1 != 0) {
+            if let Some(peer) = lane.peer(*rank)
+                && peer.channel.is_shared()
+                && memory.take_asleep(why, member)
+            {
+                peer.channel.ring();
+            }
+        }
+        Ok(())
+    }
+
+    /// Another thread of this member may wait for what this one has done in the memory of a group.
+    pub fn poll_groups(&self) -> Result<(), SendError> {
+        self.0.with(|lane| {
+            if lane.groups.poll() && lane.status.sleepers > 0 {
+                lane.wake_sleepers();
+            }
+        })
+    }
+
+    /// Counts as a poll of the program. An error if the lane is closed.
+    #[inline]
+    pub fn check_open(&self) -> Result<(), SendError> {
+        let lane = self.0.lock()?;
+        self.0.shared.polls.polled();
+        if lane.port.closed { Err(SendError::Closed) } else { Ok(()) }
+    }
+
+    /// Whether one of some requests has ended. Makes no progress.
+    pub fn any_ended(&self, requests: &[TagRequest]) -> Result<bool, SendError> {
+        self.0.with(|lane| requests.iter().any(|request| request.has_ended(lane)))
+    }
+
+    /// Whether this node shares memory with processes of this host at all.
+    pub fn shares_memory(&self) -> bool {
+        self.0.with(|lane| lane.local.discovery.is_some()).unwrap_or(false)
+    }
+
     /// Makes progress.
     pub fn poll(&self) -> Result<(), SendError> {
         let (mut lane, now) = self.0.enter()?;
@@ -310,7 +368,7 @@ impl Tagged<'_> {
     }
 }
 
-/// A send or a receive, with a tag or of a multicast.
+/// A send or a receive, with a tag or of a multicast, or a wait for the memory of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TagRequest {
     /// A send.
@@ -321,6 +379,8 @@ pub enum TagRequest {
     MulticastSend(MulticastSendId),
     /// A receive of a multicast.
     MulticastReceive(MulticastReceiveId),
+    /// A wait for the memory of a group.
+    Group(GroupWaitId),
 }
 
 impl TagRequest {
@@ -330,6 +390,7 @@ impl TagRequest {
             TagRequest::Receive(id) => lane.tags.is_received(*id),
             TagRequest::MulticastSend(id) => lane.multicast.is_sent(*id),
             TagRequest::MulticastReceive(id) => lane.multicast.is_received(*id),
+            TagRequest::Group(id) => lane.groups.is_done(*id),
         }
     }
 }

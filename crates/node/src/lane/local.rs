@@ -252,6 +252,7 @@ impl Lane {
             self.end_retire();
         }
         let room = self.has_new_local_room();
+        let grouped = self.groups.announce_sleep();
         // Nobody might wake this node for a ring that is corrupt.
         let corrupt = self.local.poll.active().any(|rank| self.peers.member(rank).channel.is_corrupt());
         let more = self.memory.has_more() || self.tags.has_more() || self.multicast.has_more();
@@ -260,7 +261,14 @@ impl Lane {
         if is_sweep_due {
             self.local.poll.note_checked();
         }
-        if room || corrupt || more || swept || self.local.poll.has_new() || self.has_takeable_frames() {
+        if room
+            || grouped
+            || corrupt
+            || more
+            || swept
+            || self.local.poll.has_new()
+            || self.has_takeable_frames()
+        {
             self.announce_wake();
             return false;
         }
@@ -275,12 +283,18 @@ impl Lane {
         self.local.poll.active().any(takeable)
     }
 
+    /// When a lane that sleeps checks memory that it shares with others, whoever rings (S-40, G-18).
+    pub(crate) fn look_again(&self, now: Nanos) -> Option<Nanos> {
+        self.local.poll.sweep_at().into_iter().chain(self.groups.look_again(now)).min()
+    }
+
     /// Tells local peers that this node is awake again.
     pub(crate) fn announce_wake(&mut self) {
         if self.status.sleepers > 0 {
             // Another thread still sleeps, and wants to be rung for.
             return;
         }
+        self.groups.announce_wake();
         self.local.poll.announce_wake();
     }
 

@@ -29,6 +29,7 @@ use tautline_device::{Datagram, DeviceEvent};
 use tautline_link::Nanos;
 
 use crate::channel::Port;
+use crate::group_waits::GroupWaits;
 use crate::local::LocalPeers;
 use crate::membership::{HandlerNames, Peer, Peers};
 use crate::memory::Memory;
@@ -62,6 +63,7 @@ pub(crate) struct Lane {
     pub(crate) memory: Box<Memory>,
     pub(crate) tags: Box<Tags>,
     pub(crate) multicast: Box<Multicast>,
+    pub(crate) groups: GroupWaits,
     pub(crate) secrets: Secrets,
     pub(crate) counters: Counters,
     /// Messages given up whose receivers could not be told yet, for want of room.
@@ -144,6 +146,7 @@ impl Lane {
             memory: Box::new(Memory::new(me, secrets.number())),
             tags: Box::new(Tags::new(secrets.number(), config.eager_limit.into())),
             multicast: Box::new(Multicast::new(me)),
+            groups: GroupWaits::default(),
             secrets,
             counters: Counters::default(),
             aborts: VecDeque::new(),
@@ -187,6 +190,7 @@ impl Lane {
 
     #[inline]
     fn after_receive(&mut self, now: Nanos) {
+        self.groups.poll();
         while let Some(event) = self.port.device.poll_event() {
             self.handle_device_event(now, &event);
         }
@@ -392,10 +396,11 @@ impl Lane {
         self.port.activity + self.memory.activity() + self.request_activity()
     }
 
-    /// Changes whenever a send or receive with a tag, or of a multicast, has ended or may go on.
+    /// Changes whenever a send or receive with a tag, or of a multicast, or a wait for the memory of a group
+    /// has ended or may go on.
     #[inline]
     pub(crate) fn request_activity(&self) -> u64 {
-        self.tags.activity() + self.multicast.activity()
+        self.tags.activity() + self.multicast.activity() + self.groups.activity()
     }
 
     /// Whether slots or events wait for the program.

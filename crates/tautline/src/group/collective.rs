@@ -43,13 +43,15 @@ impl Ticket {
 
 impl Inner {
     fn wires(&self, ticket: Ticket) -> Wires<'_> {
-        Wires { tags: &self.collective, tag: ticket.tag, members: &self.members }
+        let Inner { collective, members, me, sharing, .. } = self;
+        Wires { tags: collective, tag: ticket.tag, members, me: *me, sharing }
     }
 
     /// Does what can be done now of a collective. True if that was all.
     fn advance(&self, ticket: Ticket, run: &mut Run) -> Result<bool> {
         self.failures.check(ticket.number)?;
         match run.advance(self.wires(ticket)) {
+            Ok(false) if run.is_shared() => self.check_shared(ticket, run),
             Ok(false) if self.members.len() > 1 => {
                 self.take_notices()?;
                 self.failures.check(ticket.number)?;
@@ -57,6 +59,36 @@ impl Inner {
             }
             Ok(done) => Ok(done),
             Err(error) => Err(self.fail(ticket.failing(), error)),
+        }
+    }
+
+    /// A collective that waits in shared memory fails if a notice says so, or a neighbour is lost (G-20).
+    fn check_shared(&self, ticket: Ticket, run: &mut Run) -> Result<bool> {
+        let tagged = self.collective.node().tagged();
+        if let Some(notice) = self.notice_request()
+            && tagged.has_ended(notice)?
+        {
+            self.take_notices()?;
+            self.failures.check(ticket.number)?;
+        }
+        let Some(board) = self.sharing.board() else { return Ok(false) };
+        if !tagged.any_ended(board.watch_ids())? {
+            return Ok(false);
+        }
+        let Some(cause) = board.loss()? else { return Ok(false) };
+        // What the neighbour wrote before its end counts.
+        match run.advance(self.wires(ticket)) {
+            Ok(true) => Ok(true),
+            Ok(false) => Err(self.fail(ticket.failing(), cause.error())),
+            Err(error) => Err(self.fail(ticket.failing(), error)),
+        }
+    }
+
+    /// Appends what ends the wait for a collective, whatever it waits for itself.
+    fn interruptions(&self, run: &Run, ids: &mut Vec<TagRequest>) {
+        ids.extend(self.notice_request());
+        if let Some(board) = self.sharing.board().filter(|_| run.is_shared()) {
+            ids.extend_from_slice(board.watch_ids());
         }
     }
 
@@ -71,9 +103,9 @@ impl Inner {
                 return Err(SendError::WouldBlock.into());
             }
             own.clear();
-            run.requests(&mut own);
+            run.requests(&self.sharing, &mut own);
             unless.clear();
-            unless.extend(self.notice_request());
+            self.interruptions(run, &mut unless);
             self.groups().advance_all(None, &mut unless);
             self.collective.node().tagged().wait_tagged_unless(&own, &unless)?;
         }
@@ -130,8 +162,17 @@ impl Operation {
         let ended = self.advance(&mut self.lock());
         if ended {
             groups.remove(&**self);
+        } else {
+            self.poll_for_shared();
         }
         ended
+    }
+
+    /// A collective that waits in shared memory has not polled. An error is that of the next call.
+    fn poll_for_shared(&self) {
+        if matches!(&*self.lock(), State::Running(run) if run.is_shared()) {
+            let _ = self.group.collective.node().tagged().poll();
+        }
     }
 
     fn wait(self: &Arc<Self>) -> Result<Run> {
@@ -143,9 +184,9 @@ impl Operation {
             own.clear();
             unless.clear();
             if let State::Running(run) = &*self.lock() {
-                run.requests(&mut own);
+                run.requests(&self.group.sharing, &mut own);
+                self.group.interruptions(run, &mut unless);
             }
-            unless.extend(self.group.notice_request());
             self.group.groups().advance_all(Some(&**self), &mut unless);
             self.group.collective.node().tagged().wait_tagged_unless(&own, &unless)?;
         }
@@ -164,8 +205,8 @@ impl Started for Operation {
             return true;
         }
         if let State::Running(run) = &*state {
-            run.requests(waits);
-            waits.extend(self.group.notice_request());
+            run.requests(&self.group.sharing, waits);
+            self.group.interruptions(run, waits);
         }
         false
     }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tautline_node::TagRequest;
 
 use super::Inner;
+use super::sharing::MAX_SHARING;
 use crate::core::SharedStyle;
 use crate::error::{Error, Result};
 use crate::{Down, Rank};
@@ -87,6 +88,8 @@ pub(crate) struct Groups {
     /// Collectives that were started, and that nobody waits for now.
     active: Mutex<Vec<Arc<dyn Started>>>,
     active_count: AtomicUsize,
+    /// Groups whose members share memory.
+    sharing: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -102,6 +105,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Groups {
+    /// Whether another group may share memory.
+    pub(super) fn may_share(&self) -> bool {
+        self.sharing.load(Ordering::Relaxed) < MAX_SHARING
+    }
+
+    /// Counts the groups that share memory.
+    pub(super) fn count_sharing(&self, shares: bool) {
+        if shares {
+            self.sharing.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.sharing.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
     /// The group of all ranks, made once.
     pub(super) fn world(&self, make: impl FnOnce() -> Result<Inner>) -> Result<Arc<Inner>> {
         let mut world = lock(&self.world);

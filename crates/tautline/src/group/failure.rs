@@ -38,7 +38,7 @@ pub(super) enum Cause {
 }
 
 impl Cause {
-    fn error(self) -> Error {
+    pub(super) fn error(self) -> Error {
         match self {
             Cause::Gone(rank, why) => Error::PeerGone(rank, why),
             Cause::Failed(rank) => {

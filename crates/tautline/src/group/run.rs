@@ -8,6 +8,8 @@ use tautline_node::tags::{Buffer, Mode};
 
 use super::plan::{Block, Into, Plan, Step};
 use super::reduction::Reduction;
+use super::shared_op::SharedOp;
+use super::sharing::{Board, Sharing};
 use crate::error::{Error, Result};
 use crate::tags::{Receive, Request, Send, Tags};
 
@@ -56,6 +58,8 @@ pub(super) struct Run {
     at: usize,
     receives: Vec<(Receive, Range<Block>)>,
     sends: Vec<Send>,
+    /// It goes through shared memory, unless the group turns out to have none.
+    shared: Option<SharedOp>,
 }
 
 /// What a run needs of its group.
@@ -65,6 +69,8 @@ pub(super) struct Wires<'a> {
     pub(super) tag: u32,
     /// The number of each member in the job.
     pub(super) members: &'a [crate::Rank],
+    pub(super) me: usize,
+    pub(super) sharing: &'a Sharing,
 }
 
 impl Run {
@@ -95,11 +101,37 @@ impl Run {
 
     fn empty((plan, reduction): Planned) -> Run {
         let blocks = plan.sizes.iter().map(|_| Data::Absent).collect();
-        Run { plan, reduction, blocks, at: 0, receives: Vec::new(), sends: Vec::new() }
+        Run { plan, reduction, blocks, at: 0, receives: Vec::new(), sends: Vec::new(), shared: None }
+    }
+
+    /// It goes through shared memory as the `number`th operation, if the group has such memory.
+    pub(super) fn share(&mut self, number: u64) {
+        self.shared = Some(SharedOp::new(number));
+    }
+
+    /// Whether the table chooses shared memory for it.
+    pub(super) fn may_share(&self) -> bool {
+        self.plan.shared.is_some()
+    }
+
+    /// Whether it goes through shared memory, as far as is known.
+    pub(super) fn is_shared(&self) -> bool {
+        self.shared.is_some()
     }
 
     /// Does all that can be done now. True if that was all.
     pub(super) fn advance(&mut self, wires: Wires<'_>) -> Result<bool> {
+        if let Some(mut shared) = self.shared.take() {
+            let Some(decided) = wires.sharing.decide(wires)? else {
+                self.shared = Some(shared);
+                return Ok(false);
+            };
+            if let Some(board) = decided {
+                let done = self.advance_shared(wires, board, &mut shared);
+                self.shared = Some(shared);
+                return done;
+            }
+        }
         let plan = self.plan.clone();
         loop {
             match plan.steps.get(self.at) {
@@ -124,6 +156,27 @@ impl Run {
             }
             self.at += 1;
         }
+    }
+
+    fn advance_shared(&mut self, wires: Wires<'_>, board: &Board, shared: &mut SharedOp) -> Result<bool> {
+        let Run { plan, blocks, reduction, .. } = self;
+        let Some(call) = plan.shared else { return Ok(true) };
+        if !shared.has_entered() {
+            let input = plan.input.first().map_or(&[][..], |block| blocks[*block as usize].bytes());
+            let len =
+                plan.output.first().or(plan.input.first()).map_or(0, |block| plan.sizes[*block as usize]);
+            if !shared.enter(wires, board, (call, len), input)? {
+                return Ok(false);
+            }
+        }
+        let Some(block) = plan.output.first().map(|block| *block as usize) else {
+            return shared.finish(wires, board, (call, reduction.as_ref()), &mut []);
+        };
+        let mut output = std::mem::replace(&mut blocks[block], Data::Absent).into_vec();
+        output.resize(plan.sizes[block], 0);
+        let done = shared.finish(wires, board, (call, reduction.as_ref()), &mut output);
+        blocks[block] = Data::Own(output);
+        done
     }
 
     fn send(&mut self, wires: Wires<'_>, to: usize, range: &Range<Block>) -> Result<()> {
@@ -232,8 +285,20 @@ impl Run {
         }
     }
 
-    /// Appends all sends and receives that are under way, receives first.
-    pub(super) fn requests(&self, ids: &mut Vec<TagRequest>) {
+    /// Appends all sends and receives that are under way, receives first; or what it waits for in shared
+    /// memory, or until there is some.
+    pub(super) fn requests(&self, sharing: &Sharing, ids: &mut Vec<TagRequest>) {
+        if let Some(shared) = &self.shared {
+            match shared.request() {
+                Some(request) => ids.push(request),
+                None => sharing.requests(ids),
+            }
+        }
+        self.messages(ids);
+    }
+
+    /// Appends all sends and receives that are under way.
+    pub(super) fn messages(&self, ids: &mut Vec<TagRequest>) {
         ids.extend(self.receives.iter().map(|(receive, _)| receive.id()));
         ids.extend(self.sends.iter().map(Request::id));
     }
@@ -248,6 +313,11 @@ impl Run {
             output.extend_from_slice(self.blocks[*block as usize].bytes());
         }
         output
+    }
+
+    /// Bytes of the output.
+    pub(super) fn output_len(&self) -> usize {
+        self.plan.output_len()
     }
 
     /// Copies the output, once all steps are done.
@@ -270,6 +340,6 @@ fn check_input(plan: &Plan, len: usize) -> Result<()> {
 }
 
 /// A message has another length than this member's call says (G-4).
-fn mismatch() -> Error {
+pub(super) fn mismatch() -> Error {
     Error::other("members called a collective with different lengths: make the calls agree")
 }

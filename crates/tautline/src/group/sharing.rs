@@ -1,0 +1,324 @@
+//! Memory that all members of a group share, if they are processes of one host (G-14, G-19, G-20). Here it is
+//! agreed on and set up; `shared_op` uses it.
+
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use tautline_node::{Asleep, GroupMemory, TagRequest, open_memory_of};
+
+use super::algorithms::{all_reduce, barrier, broadcast};
+use super::failure::Cause;
+use super::groups;
+use super::plan::{Draft, Plan};
+use super::reduction::Reduction;
+use super::run::{Run, Wires};
+use crate::Rank;
+use crate::error::{Error, Result};
+use crate::tags::{Receive, Request};
+
+/// Calls that memory is not shared for: many groups are used for a few collectives only.
+const CALLS_BEFORE: u64 = 4;
+/// The most groups of an endpoint that share memory.
+pub(super) const MAX_SHARING: usize = 256;
+/// Set in the tags of messages that set up shared memory, or are never sent.
+const SETUP: u32 = 3 << 30;
+/// The tag of receives that end when their source is lost: nobody sends it.
+const WATCH: u32 = SETUP | 3;
+/// Bytes of an offer: whether there is memory, the creator's process, its descriptor, the secret.
+const OFFER: usize = 28;
+
+/// What a group knows of its shared memory.
+#[derive(Debug, Default)]
+pub(super) struct Sharing {
+    /// Collectives that could use it, so far.
+    calls: AtomicU64,
+    setup: Mutex<Option<Setup>>,
+    /// None inside: the members do not share memory.
+    decided: OnceLock<Option<Arc<Board>>>,
+}
+
+/// Setting up under way.
+#[derive(Debug)]
+struct Setup {
+    stage: Stage,
+    run: Run,
+    memory: Option<GroupMemory>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The first member tells where its memory is.
+    Offer,
+    /// Neighbours open channels, so that they can wake each other and notice deaths.
+    Connect,
+    /// Members agree on whether all have it mapped.
+    Answer,
+}
+
+impl Sharing {
+    /// Numbers a collective that could use shared memory. None if it is to go by messages.
+    pub(super) fn number(&self) -> Option<u64> {
+        if matches!(self.decided.get(), Some(None)) {
+            return None;
+        }
+        self.calls.fetch_add(1, Ordering::Relaxed).checked_sub(CALLS_BEFORE)
+    }
+
+    /// Whether a collective after the `number`th was called.
+    pub(super) fn has_later(&self, number: u64) -> bool {
+        self.calls.load(Ordering::Relaxed) > number + CALLS_BEFORE + 1
+    }
+
+    /// Whether the members have agreed on sharing memory, or on not sharing any.
+    pub(super) fn is_decided(&self) -> bool {
+        self.decided.get().is_some()
+    }
+
+    /// The memory, if it was agreed on.
+    #[inline]
+    pub(super) fn board(&self) -> Option<&Arc<Board>> {
+        self.decided.get()?.as_ref()
+    }
+
+    /// What was decided; none if that takes more time.
+    #[inline]
+    pub(super) fn decide(&self, wires: Wires<'_>) -> Result<Option<&Option<Arc<Board>>>> {
+        match self.decided.get() {
+            Some(decided) => Ok(Some(decided)),
+            None => self.set_up(wires),
+        }
+    }
+
+    #[cold]
+    fn set_up(&self, wires: Wires<'_>) -> Result<Option<&Option<Arc<Board>>>> {
+        let mut setup = self.lock();
+        if self.decided.get().is_none() {
+            let mut under_way = match setup.take() {
+                Some(setup) => setup,
+                None => Setup::begin(wires)?,
+            };
+            match under_way.advance(wires)? {
+                None => *setup = Some(under_way),
+                Some(board) => {
+                    tracing::debug!(members = wires.members.len(), shared = board.is_some(), "group");
+                    let _ = self.decided.set(board);
+                }
+            }
+        }
+        Ok(self.decided.get())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Setup>> {
+        self.setup.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Appends what setting up waits for.
+    pub(super) fn requests(&self, ids: &mut Vec<TagRequest>) {
+        if let Some(setup) = &*self.lock() {
+            setup.run.messages(ids);
+        }
+    }
+}
+
+fn plain(wires: Wires<'_>, write: impl FnOnce(&mut Draft)) -> Arc<Plan> {
+    let mut draft = Draft::new(wires.me, wires.members.len());
+    write(&mut draft);
+    Arc::new(draft.plan)
+}
+
+impl Setup {
+    fn begin(wires: Wires<'_>) -> Result<Setup> {
+        let plan = plain(wires, |draft| broadcast::binomial(draft, 0, OFFER));
+        let (mut memory, mut input) = (None, Vec::new());
+        if wires.me == 0 {
+            let secret = wires.tags.node().fresh_secret()?;
+            memory =
+                may_share(wires).then(|| GroupMemory::create(wires.members.len(), &secret).ok()).flatten();
+            input = offer(memory.as_ref(), &secret).to_vec();
+        }
+        Ok(Setup { stage: Stage::Offer, run: Run::new((plan, None), input)?, memory })
+    }
+
+    /// What was decided; none if that takes more time.
+    fn advance(&mut self, wires: Wires<'_>) -> Result<Option<Option<Arc<Board>>>> {
+        loop {
+            if !self.run.advance(Wires { tag: SETUP | self.stage as u32, ..wires })? {
+                return Ok(None);
+            }
+            let mut output = vec![0; self.run.output_len()];
+            self.run.copy_output(&mut output);
+            match self.stage {
+                Stage::Offer => {
+                    if wires.me > 0 && may_share(wires) {
+                        self.memory = accept(wires, &output);
+                    }
+                    (self.stage, self.run) =
+                        (Stage::Connect, Run::new((plain(wires, barrier::dissemination), None), Vec::new())?);
+                }
+                Stage::Connect => {
+                    let node = wires.tags.node();
+                    let mut near = neighbours(wires.me, wires.members.len()).into_iter();
+                    let yes =
+                        self.memory.is_some() && near.all(|member| node.is_local(wires.members[member]));
+                    let all = Reduction::new(1, true, |lower, upper| {
+                        lower.iter().zip(upper).for_each(|(lower, upper)| *upper &= lower);
+                    });
+                    let plan = plain(wires, |draft| all_reduce::recursive_doubling(draft, 1));
+                    (self.stage, self.run) = (Stage::Answer, Run::new((plan, Some(all)), vec![yes.into()])?);
+                }
+                Stage::Answer => {
+                    let memory = self.memory.take().filter(|_| output == [1]);
+                    return memory.map(|memory| Board::new(wires, memory)).transpose().map(Some);
+                }
+            }
+        }
+    }
+}
+
+/// Whether this member may share memory, whatever the others say.
+fn may_share(wires: Wires<'_>) -> bool {
+    wires.tags.node().tagged().shares_memory() && groups(wires.tags).may_share()
+}
+
+fn offer(memory: Option<&GroupMemory>, secret: &[u8; 16]) -> [u8; OFFER] {
+    let mut bytes = [0; OFFER];
+    if let Some(memory) = memory {
+        bytes[0] = 1;
+        bytes[4..8].copy_from_slice(&std::process::id().to_le_bytes());
+        bytes[8..12].copy_from_slice(&(memory.fd().as_raw_fd() as u32).to_le_bytes());
+        bytes[12..].copy_from_slice(secret);
+    }
+    bytes
+}
+
+/// Maps the memory of an offer, if that is possible here.
+fn accept(wires: Wires<'_>, offer: &[u8]) -> Option<GroupMemory> {
+    let (head, secret) = offer.split_last_chunk::<16>()?;
+    let (head, descriptor) = head.split_last_chunk()?;
+    let (head, process) = head.split_last_chunk()?;
+    if head[0] == 0 {
+        return None;
+    }
+    let (process, descriptor) = (u32::from_le_bytes(*process), u32::from_le_bytes(*descriptor));
+    let place = (wires.me, wires.members.len());
+    let mapped =
+        open_memory_of(process, descriptor, true).and_then(|fd| GroupMemory::attach(fd, place, secret));
+    mapped.inspect_err(|error| tracing::debug!(%error, "the group's memory cannot be mapped")).ok()
+}
+
+/// The members at distances of powers of two.
+fn neighbours(me: usize, members: usize) -> Vec<usize> {
+    let distances = std::iter::successors(Some(1), |distance| Some(distance * 2));
+    let distances = distances.take_while(|distance| *distance < members);
+    let mut all: Vec<usize> = distances
+        .flat_map(|distance| [(me + distance) % members, (me + members - distance) % members])
+        .collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// The shared memory of a group, and the neighbours that this member watches.
+#[derive(Debug)]
+pub(super) struct Board {
+    pub(super) memory: Arc<GroupMemory>,
+    /// The receives of the watches.
+    watch_ids: Vec<TagRequest>,
+    watches: Mutex<Vec<Watch>>,
+    tags: crate::tags::Tags,
+}
+
+#[derive(Debug)]
+struct Watch {
+    rank: Rank,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// It ends when the neighbour is lost.
+    Alive(Receive),
+    Lost(Cause),
+}
+
+impl Board {
+    fn new(wires: Wires<'_>, mut memory: GroupMemory) -> Result<Arc<Board>> {
+        memory.close_fd();
+        let (mut watch_ids, mut watches) = (Vec::new(), Vec::new());
+        for member in neighbours(wires.me, wires.members.len()) {
+            let rank = wires.members[member];
+            let receive = wires.tags.start_receive(rank, WATCH, Vec::new())?;
+            watch_ids.push(receive.id());
+            watches.push(Watch { rank, state: State::Alive(receive) });
+        }
+        groups(wires.tags).count_sharing(true);
+        let (memory, watches) = (Arc::new(memory), Mutex::new(watches));
+        Ok(Arc::new(Board { memory, watch_ids, watches, tags: wires.tags.clone() }))
+    }
+
+    /// The requests that end when a neighbour is lost.
+    pub(super) fn watch_ids(&self) -> &[TagRequest] {
+        &self.watch_ids
+    }
+
+    /// Why a neighbour is lost, if one is (G-20).
+    pub(super) fn loss(&self) -> Result<Option<Cause>> {
+        let tagged = self.tags.node().tagged();
+        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        for Watch { rank, state } in &mut *watches {
+            if let State::Alive(receive) = state
+                && !tagged.has_ended(receive.id())?
+            {
+                continue;
+            }
+            *state = match std::mem::replace(state, State::Lost(Cause::Failed(*rank))) {
+                State::Alive(receive) => State::Lost(match receive.wait() {
+                    Err(Error::PeerGone(rank, why)) => Cause::Gone(rank, why),
+                    Err(Error::Excluded(by)) => Cause::Excluded(by),
+                    Err(Error::Send(why)) => return Err(why.into()),
+                    _ => Cause::Failed(*rank),
+                }),
+                lost => lost,
+            };
+            if let State::Lost(cause) = state {
+                return Ok(Some(*cause));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Rings for members that sleep.
+    #[inline]
+    pub(super) fn wake(&self, members: &[Rank], why: Asleep) -> Result<()> {
+        if self.memory.asleep(why) != 0 {
+            self.tags.node().tagged().ring_members(&self.memory, members, why)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Board {
+    fn drop(&mut self) {
+        groups(&self.tags).count_sharing(false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// G-20: whoever is lost has a neighbour, and neighbours are neighbours of each other.
+    #[test]
+    fn neighbours_watch_each_other() {
+        assert_eq!(neighbours(0, 2), [1]);
+        assert_eq!(neighbours(3, 8), [1, 2, 4, 5, 7]);
+        for n in 2..=64 {
+            for me in 0..n {
+                let near = neighbours(me, n);
+                assert!(!near.is_empty() && !near.contains(&me));
+                assert!(near.iter().all(|other| neighbours(*other, n).contains(&me)), "{me} of {n}");
+            }
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Collectives through memory that all members of a group share.
+
+use std::time::Duration;
+
+use crate::common::collectives::{add, addition, compose, composition, content, folded};
+use crate::common::{config, draw, join, run_over};
+use tautline::group::{Algorithm, Call, Choice, Choices, Group, Kind, MAX_SHARED_BYTES, Sum};
+use tautline::{DeviceName, Endpoint, Error, Job};
+
+/// Calls after which members have agreed on sharing memory.
+const CALLS: usize = 5;
+
+fn enter(job: Job) -> (Endpoint, Group) {
+    let ep = join(Endpoint::builder().config(config(|_| {})), job);
+    let world = ep.world().unwrap();
+    (ep, world)
+}
+
+fn warm_up(group: &Group) {
+    (0..CALLS).for_each(|_| group.barrier().unwrap());
+}
+
+/// The `number`th call of a sequence that is the same at all members, this member's input, and the output
+/// of a serial model.
+fn nth(n: usize, me: usize, number: usize) -> (Call, Vec<u8>, Vec<u8>) {
+    let mut seed = number as u64;
+    let lens = [2, 8, 300, 1_000, MAX_SHARED_BYTES];
+    let (len, root) = (lens[draw(&mut seed, 5) as usize], draw(&mut seed, n as u64) as usize);
+    let commutes = draw(&mut seed, 2) == 0;
+    let with = if commutes { addition() } else { composition() };
+    let reduced = || folded(0..n, number, len, if commutes { add } else { compose });
+    let at_root = |bytes: Vec<u8>| if me == root { bytes } else { Vec::new() };
+    match draw(&mut seed, 4) {
+        0 => (Call::Barrier, vec![], vec![]),
+        1 => {
+            let bytes = content(root, number, len);
+            (Call::Broadcast { root, len }, at_root(bytes.clone()), bytes)
+        }
+        2 => (Call::Reduce { root, len, with }, content(me, number, len), at_root(reduced())),
+        _ => (Call::AllReduce { len, with }, content(me, number, len), reduced()),
+    }
+}
+
+/// G-14 … G-16, G-19: collectives drawn at random equal their serial models, for 2 to 17 members, blocking,
+/// and started several at once and waited for in an order that differs from member to member.
+#[test]
+fn short_collectives_go_through_memory() {
+    for n in [2, 3, 4, 7, 8, 17] {
+        run_over(DeviceName::Shm, n, |job| {
+            let (ep, world) = enter(job);
+            let me = world.member();
+            assert_eq!(world.shares_memory(), None);
+            warm_up(&world);
+            assert_eq!(world.shares_memory(), Some(true));
+            for number in 0..200 {
+                let (call, input, output) = nth(n, me, number);
+                assert!(world.run(&call, &input).unwrap() == output, "{number}: {call:?} at {me} of {n}");
+            }
+            for round in 0..20 {
+                let numbers = round * 10..(round + 1) * 10;
+                let mut started: Vec<_> = numbers
+                    .map(|number| {
+                        let (call, input, output) = nth(n, me, number);
+                        (world.start(&call, input).unwrap(), output)
+                    })
+                    .collect();
+                let mut seed = (round * n + me) as u64;
+                while !started.is_empty() {
+                    let at = draw(&mut seed, started.len() as u64) as usize;
+                    let (collective, output) = started.swap_remove(at);
+                    assert!(collective.wait().unwrap() == output, "at {me} of {n}");
+                }
+                // Blocking ones among those that were started and dropped.
+                let (call, input, _) = nth(n, me, round);
+                drop(world.start(&call, input).unwrap());
+                let (call, input, output) = nth(n, me, round + 1);
+                assert!(world.run(&call, &input).unwrap() == output, "at {me} of {n}");
+            }
+            world.barrier().unwrap();
+            ep.close().unwrap();
+        });
+    }
+}
+
+/// G-14: a group of which a member does not share memory uses messages, and all members know.
+#[test]
+fn a_member_without_shared_memory() {
+    run_over(DeviceName::Udp, 3, |job| {
+        let (ep, world) = enter(job);
+        warm_up(&world);
+        assert_eq!(world.shares_memory(), Some(false));
+        for number in 0..50 {
+            let (call, input, output) = nth(3, world.member(), number);
+            assert!(world.run(&call, &input).unwrap() == output, "{call:?}");
+        }
+        world.barrier().unwrap();
+        ep.close().unwrap();
+    });
+}
+
+/// A table without shared memory is obeyed.
+#[test]
+fn tables_choose_messages() {
+    run_over(DeviceName::Shm, 3, |job| {
+        let (ep, world) = enter(job);
+        let everywhere = |kind, algorithm| Choice { kind, bytes: usize::MAX, members: usize::MAX, algorithm };
+        let by_messages = Choices::with([
+            everywhere(Kind::Barrier, Algorithm::Dissemination),
+            everywhere(Kind::AllReduce, Algorithm::RecursiveDoubling),
+        ]);
+        let group = world.with_choices(by_messages).unwrap();
+        for _ in 0..20 {
+            group.barrier().unwrap();
+            let mut sum = [1];
+            group.all_reduce(&mut sum, Sum).unwrap();
+            assert_eq!(sum, [3]);
+        }
+        assert_eq!(group.shares_memory(), None);
+        world.barrier().unwrap();
+        ep.close().unwrap();
+    });
+}
+
+/// G-18: members that wait for one that computes sleep, and are rung for, also those without a channel to the
+/// one that they wait for.
+#[test]
+fn members_that_wait_sleep() {
+    const ROUNDS: u64 = 20;
+    run_over(DeviceName::Shm, 9, |job| {
+        let (ep, world) = enter(job);
+        warm_up(&world);
+        let counts = || (ep.counters().sleeps, ep.counters().local.rings);
+        let before = counts();
+        for round in 0..ROUNDS {
+            if world.member() as u64 == round % 9 {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            world.barrier().unwrap();
+            let mut sum = [world.member() as u64];
+            world.all_reduce(&mut sum, Sum).unwrap();
+            assert_eq!(sum, [36]);
+        }
+        let after = counts();
+        let mut all = [after.0 - before.0, after.1 - before.1];
+        world.all_reduce(&mut all, Sum).unwrap();
+        assert!(all[0] >= ROUNDS && all[1] >= ROUNDS, "sleeps and rings of all members: {all:?}");
+        world.barrier().unwrap();
+        ep.close().unwrap();
+    });
+}
+
+/// G-17: members whose calls differ get an error, and so do those that wait for them.
+#[test]
+fn calls_that_differ() {
+    run_over(DeviceName::Shm, 3, |job| {
+        let (ep, world) = enter(job);
+        warm_up(&world);
+        let group = world.duplicate().unwrap();
+        warm_up(&group);
+        let len = if group.member() == 1 { 16 } else { 8 };
+        let error = group.run(&Call::AllReduce { len, with: addition() }, &vec![1; len]).unwrap_err();
+        assert!(matches!(&error, Error::Other(_)), "{error:?}");
+        let said = error.to_string();
+        assert!(said.contains("different lengths") || said.contains("failed at"), "{said}");
+        assert!(group.barrier().is_err(), "the group has failed");
+        world.barrier().unwrap();
+        ep.close().unwrap();
+    });
+}
+
+/// G-20: a member that closes after its last collective fails nobody who is still in it.
+#[test]
+fn members_leave_at_once() {
+    for n in [2, 5, 8] {
+        for _ in 0..10 {
+            run_over(DeviceName::Shm, n, |job| {
+                let (ep, world) = enter(job);
+                warm_up(&world);
+                if world.member() % 3 == 1 {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                let mut sum = [1_u32];
+                world.all_reduce(&mut sum, Sum).unwrap();
+                assert_eq!(sum, [n as u32]);
+                world.barrier().unwrap();
+                ep.close().unwrap();
+            });
+        }
+    }
+}
