@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use common::{Limit, jobs, pattern};
-use tautline::group::{Group, Sum};
+use tautline::group::{Algorithm, Choice, Choices, Kind, Sum};
 use tautline::{DeviceName, Down, Endpoint, Event, Job, Message, PeerState, Short, Waiting};
 
 /// One test at a time: the segments of this process are those of one test.
@@ -220,8 +220,11 @@ fn overwritten_group_memory() {
             scope.spawn(move || {
                 let ep = Endpoint::builder().join_job(job).unwrap();
                 let world = ep.world().unwrap();
-                for number in 0..GROUPS {
-                    let group = Group::with_id(world.tags(), &[0, 1, 2], number).unwrap();
+                let lines = [Kind::Barrier, Kind::Broadcast, Kind::Reduce, Kind::AllReduce].map(|kind| {
+                    Choice { kind, bytes: usize::MAX, members: usize::MAX, algorithm: Algorithm::Shared }
+                });
+                for _ in 0..GROUPS {
+                    let group = world.with_choices(Choices::with(lines)).unwrap();
                     let call = |at: u64| match at % 4 {
                         0 => group.barrier(),
                         1 => group.all_reduce(&mut [1_u64; 8], Sum),

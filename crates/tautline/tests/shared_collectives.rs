@@ -16,6 +16,18 @@ fn enter(job: Job) -> (Endpoint, Group) {
     (ep, world)
 }
 
+/// A group like another one that uses shared memory wherever it can.
+fn sharing(group: &Group) -> Group {
+    let kinds = [Kind::Barrier, Kind::Broadcast, Kind::Reduce, Kind::AllReduce];
+    let lines = kinds.map(|kind| Choice {
+        kind,
+        bytes: usize::MAX,
+        members: usize::MAX,
+        algorithm: Algorithm::Shared,
+    });
+    group.with_choices(Choices::with(lines)).unwrap()
+}
+
 fn warm_up(group: &Group) {
     (0..CALLS).for_each(|_| group.barrier().unwrap());
 }
@@ -47,7 +59,8 @@ fn nth(n: usize, me: usize, number: usize) -> (Call, Vec<u8>, Vec<u8>) {
 fn short_collectives_go_through_memory() {
     for n in [2, 3, 4, 7, 8, 17] {
         run_over(DeviceName::Shm, n, |job| {
-            let (ep, world) = enter(job);
+            let (ep, first) = enter(job);
+            let world = sharing(&first);
             let me = world.member();
             assert_eq!(world.shares_memory(), None);
             warm_up(&world);
@@ -86,7 +99,8 @@ fn short_collectives_go_through_memory() {
 #[test]
 fn a_member_without_shared_memory() {
     run_over(DeviceName::Udp, 3, |job| {
-        let (ep, world) = enter(job);
+        let (ep, first) = enter(job);
+        let world = sharing(&first);
         warm_up(&world);
         assert_eq!(world.shares_memory(), Some(false));
         for number in 0..50 {

@@ -166,7 +166,6 @@ const fn choice(kind: Kind, bytes: usize, members: usize, algorithm: Algorithm) 
 /// The table that groups start with.
 pub const DEFAULT_CHOICES: &[Choice] = &[
     choice(Kind::Barrier, ALL, ALL, Algorithm::Shared),
-    choice(Kind::Broadcast, 4 << 10, ALL, Algorithm::Shared),
     choice(Kind::Broadcast, 64 << 10, ALL, Algorithm::Binomial),
     choice(Kind::Broadcast, ALL, 3, Algorithm::Binomial),
     choice(Kind::Broadcast, ALL, ALL, Algorithm::ScatterAllGather),
@@ -176,7 +175,6 @@ pub const DEFAULT_CHOICES: &[Choice] = &[
     choice(Kind::Scatter, ALL, ALL, Algorithm::Linear),
     choice(Kind::AllGather, 64 << 10, ALL, Algorithm::Bruck),
     choice(Kind::AllGather, ALL, ALL, Algorithm::Ring),
-    choice(Kind::Reduce, 4 << 10, ALL, Algorithm::Shared),
     choice(Kind::Reduce, ALL, ALL, Algorithm::Binomial),
     choice(Kind::AllReduce, 4 << 10, ALL, Algorithm::Shared),
     choice(Kind::AllReduce, 8 << 10, ALL, Algorithm::RecursiveDoubling),
