@@ -370,6 +370,21 @@ impl GroupMemory {
         }
     }
 
+    /// Whether what is awaited cannot come if a member is gone, by what it has written so far (G-20).
+    pub fn needs(&self, awaited: Awaited, member: usize) -> bool {
+        let entered = count(self.word_of(member).load(Ordering::Acquire));
+        match awaited {
+            Awaited::Turn(_) => false,
+            Awaited::Room(operation) => entered < operation.saturating_sub(ROUNDS - 2),
+            Awaited::Entered(operation) | Awaited::Operands(operation) => entered <= operation,
+            Awaited::Published(operation) | Awaited::Result(operation) => {
+                let claim = self.claim_word(operation).load(Ordering::Relaxed);
+                entered <= operation || claim == (operation + 1) << SIGNATURE_BITS | member as u64
+            }
+            Awaited::From(_, root) => root == member,
+        }
+    }
+
     fn mask(&self, why: Asleep) -> &AtomicU64 {
         self.segment.word(ASLEEP + 8 * why as usize)
     }
@@ -587,6 +602,24 @@ mod tests {
         forged[1].claim_word(0).store(1 << SIGNATURE_BITS, Ordering::Relaxed);
         assert!(forged[0].is_overwritten(Awaited::Published(0)), "claimed in this member's name");
         assert!(!forged[1].is_overwritten(Awaited::Published(0)));
+    }
+
+    /// G-20: a member that is gone is needed by those who wait for it, and by no others.
+    #[test]
+    fn members_are_needed_until_they_have_entered() {
+        let all = members(3);
+        all[0].enter(0, 1);
+        for awaited in [Awaited::Entered(0), Awaited::Operands(0), Awaited::Result(0), Awaited::From(0, 1)] {
+            assert!(all[0].needs(awaited, 1), "{awaited:?}");
+        }
+        assert!(!all[0].needs(Awaited::From(0, 2), 1) && !all[0].needs(Awaited::Turn(1), 1));
+        assert!(!all[0].needs(Awaited::Room(2), 1) && all[0].needs(Awaited::Room(3), 1));
+        all[1].enter(0, 1);
+        for awaited in [Awaited::Entered(0), Awaited::Operands(0), Awaited::Result(0), Awaited::Room(3)] {
+            assert!(!all[0].needs(awaited, 1), "{awaited:?}");
+        }
+        assert_eq!(all[1].claim(0), Ok(true));
+        assert!(all[0].needs(Awaited::Published(0), 1) && !all[0].needs(Awaited::Published(0), 0));
     }
 
     /// G-18: one of those who may ring does, once per sleep.

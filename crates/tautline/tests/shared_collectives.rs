@@ -202,3 +202,79 @@ fn members_leave_at_once() {
         }
     }
 }
+
+/// G-20: in 40 runs a random member leaves at a random collective, some of them in the middle of it. Each
+/// other member gets right results, and then errors that name the one that was lost; the members that are
+/// left agree, and their group shares memory again.
+#[test]
+fn a_member_is_lost() {
+    for run in 0..40_u64 {
+        let mut seed = run + 1_000;
+        let n = 2 + draw(&mut seed, 8) as usize;
+        let (victim, last) = (draw(&mut seed, n as u64) as usize, draw(&mut seed, 30) as usize);
+        let half = draw(&mut seed, 2) == 1;
+        run_over(DeviceName::Shm, n, |job| {
+            let (ep, first) = enter(job);
+            let world = sharing(&first);
+            warm_up(&world);
+            assert_eq!(world.shares_memory(), Some(true));
+            let me = world.member();
+            let mut failed = false;
+            for number in 0..40 {
+                let (call, input, output) = nth(n, me, number);
+                if me == victim && number == last {
+                    if half {
+                        drop(world.start(&call, input));
+                    }
+                    return ep.close().unwrap();
+                }
+                match world.run(&call, &input) {
+                    Ok(got) => assert!(!failed && got == output, "run {run}: {call:?}"),
+                    Err(Error::PeerGone(rank, _)) if rank == victim as u32 => failed = true,
+                    Err(error) => panic!("run {run}, {number} at {me}: {error:?}"),
+                }
+            }
+            assert!(failed, "run {run}: nobody told member {me}");
+            if n > 2 {
+                assert_eq!(world.agree(1).unwrap(), (1, vec![victim]));
+                let rest = world.shrink().unwrap();
+                warm_up(&rest);
+                assert_eq!(rest.shares_memory(), Some(true));
+            }
+            ep.close().unwrap();
+        });
+    }
+}
+
+/// G-20: the root of a reduction learns that a member is lost, though everybody else has gone on and nobody
+/// waits for that member.
+#[test]
+fn only_the_root_waits() {
+    for victim in 1..9 {
+        run_over(DeviceName::Shm, 9, |job| {
+            let (ep, first) = enter(job);
+            let world = sharing(&first);
+            warm_up(&world);
+            let call = Call::Reduce { root: 0, len: 8, with: addition() };
+            if world.member() == victim {
+                return ep.close().unwrap();
+            }
+            let result = world.run(&call, &[1; 8]);
+            if world.member() > 0 {
+                result.unwrap();
+                // They wait for no collective until the root has failed.
+                world.tags().receive(0, 5, &mut vec![]).unwrap();
+            } else {
+                assert!(
+                    matches!(result, Err(Error::PeerGone(rank, _)) if rank == victim as u32),
+                    "{result:?}"
+                );
+                for rank in (1..9).filter(|rank| *rank != victim as u32) {
+                    world.tags().send(rank, 5, &[]).unwrap();
+                }
+            }
+            assert!(world.barrier().is_err());
+            ep.close().unwrap();
+        });
+    }
+}

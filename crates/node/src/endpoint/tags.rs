@@ -292,9 +292,9 @@ impl Tagged<'_> {
         if lane.port.closed { Err(SendError::Closed) } else { Ok(()) }
     }
 
-    /// Whether one of some requests has ended. Makes no progress.
-    pub fn any_ended(&self, requests: &[TagRequest]) -> Result<bool, SendError> {
-        self.0.with(|lane| requests.iter().any(|request| request.has_ended(lane)))
+    /// Changes whenever a send, a receive or a wait has ended, or may go on.
+    pub fn request_activity(&self) -> Result<u64, SendError> {
+        self.0.with(|lane| lane.request_activity())
     }
 
     /// Whether this node shares memory with processes of this host at all.

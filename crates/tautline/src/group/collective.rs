@@ -62,24 +62,37 @@ impl Inner {
         }
     }
 
-    /// A collective that waits in shared memory fails if a notice says so, or a neighbour is lost (G-20).
+    /// A collective that waits in shared memory fails if a notice says so, or a member is lost that it waits
+    /// for (G-20).
     fn check_shared(&self, ticket: Ticket, run: &mut Run) -> Result<bool> {
-        let tagged = self.collective.node().tagged();
+        let (tagged, wires) = (self.collective.node().tagged(), self.wires(ticket));
+        let board = self.sharing.board();
+        if let Some(board) = board {
+            run.watch(wires, board)?;
+            // Notices and losses end receives. Those that are known may matter for a later collective.
+            if !board.has_news(tagged.request_activity()?) && !self.failures.any() {
+                return Ok(false);
+            }
+        }
         if let Some(notice) = self.notice_request()
             && tagged.has_ended(notice)?
         {
             self.take_notices()?;
             self.failures.check(ticket.number)?;
         }
-        let Some(board) = self.sharing.board() else { return Ok(false) };
-        if !tagged.any_ended(board.watch_ids())? {
+        let Some(board) = board else { return Ok(false) };
+        let mut lost = board.losses(wires)?;
+        lost.extend(self.lost_by_notice());
+        if lost.is_empty() {
             return Ok(false);
         }
-        let Some(cause) = board.loss()? else { return Ok(false) };
-        // What the neighbour wrote before its end counts.
-        match run.advance(self.wires(ticket)) {
+        // What they wrote before their end counts.
+        match run.advance(wires) {
             Ok(true) => Ok(true),
-            Ok(false) => Err(self.fail(ticket.failing(), cause.error())),
+            Ok(false) => match lost.into_iter().find(|(member, _)| run.needs(board, *member)) {
+                Some((_, cause)) => Err(self.fail(ticket.failing(), cause.error())),
+                None => Ok(false),
+            },
             Err(error) => Err(self.fail(ticket.failing(), error)),
         }
     }
@@ -88,7 +101,7 @@ impl Inner {
     fn interruptions(&self, run: &Run, ids: &mut Vec<TagRequest>) {
         ids.extend(self.notice_request());
         if let Some(board) = self.sharing.board().filter(|_| run.is_shared()) {
-            ids.extend_from_slice(board.watch_ids());
+            board.interruptions(ids);
         }
     }
 

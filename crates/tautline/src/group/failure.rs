@@ -92,7 +92,7 @@ struct State {
     cause: Option<Cause>,
     /// Members that this one or another one takes for lost: a process that comes back with the same rank is
     /// no member.
-    lost: Vec<Rank>,
+    lost: Vec<(Rank, Down)>,
     /// Takes the next notice.
     receive: Option<Receive>,
 }
@@ -167,10 +167,10 @@ impl Inner {
     fn note(&self, notice: Notice) {
         {
             let mut state = self.failures.lock();
-            if let Cause::Gone(rank, _) = notice.cause
-                && !state.lost.contains(&rank)
+            if let Cause::Gone(rank, why) = notice.cause
+                && state.lost.iter().all(|(lost, _)| *lost != rank)
             {
-                state.lost.push(rank);
+                state.lost.push((rank, why));
             }
             if self.failures.first.load(Ordering::Relaxed) <= notice.first {
                 return;
@@ -200,7 +200,7 @@ impl Inner {
     pub(super) fn note_excluded(&self, by: Rank) {
         let mut state = self.failures.lock();
         state.cause = Some(Cause::Excluded(by));
-        state.lost.push(self.members[self.me]);
+        state.lost.push((self.members[self.me], Down::Exited));
         self.failures.first.store(0, Ordering::Release);
     }
 
@@ -217,7 +217,17 @@ impl Inner {
     /// Which members are known to be lost, by number.
     pub(super) fn known_lost(&self) -> Vec<bool> {
         let state = self.failures.lock();
-        self.members.iter().map(|rank| state.lost.contains(rank)).collect()
+        self.members.iter().map(|rank| state.lost.iter().any(|(lost, _)| lost == rank)).collect()
+    }
+
+    /// Members that notices name as gone.
+    pub(super) fn lost_by_notice(&self) -> Vec<(usize, Cause)> {
+        if !self.failures.any() {
+            return Vec::new();
+        }
+        let place = |rank: Rank| self.members.iter().position(|member| *member == rank);
+        let lost = &self.failures.lock().lost;
+        lost.iter().filter_map(|(rank, why)| Some((place(*rank)?, Cause::Gone(*rank, *why)))).collect()
     }
 
     /// A collective has failed here: tells the others, and returns what its caller is told.

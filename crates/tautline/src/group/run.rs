@@ -158,6 +158,20 @@ impl Run {
         }
     }
 
+    /// Watches the members that it waits for in shared memory, as far as others may not.
+    pub(super) fn watch(&self, wires: Wires<'_>, board: &Board) -> Result<()> {
+        self.shared
+            .as_ref()
+            .and_then(SharedOp::awaited)
+            .map_or(Ok(()), |awaited| board.watch_for(wires, awaited))
+    }
+
+    /// Whether what it waits for in shared memory cannot come if a member is gone.
+    pub(super) fn needs(&self, board: &Board, member: usize) -> bool {
+        let awaited = self.shared.as_ref().and_then(SharedOp::awaited);
+        awaited.is_some_and(|awaited| board.memory.needs(awaited, member))
+    }
+
     fn advance_shared(&mut self, wires: Wires<'_>, board: &Board, shared: &mut SharedOp) -> Result<bool> {
         let Run { plan, blocks, reduction, .. } = self;
         let Some(call) = plan.shared else { return Ok(true) };

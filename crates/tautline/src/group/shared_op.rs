@@ -53,7 +53,12 @@ impl SharedOp {
         SharedOp { number, entered: false, wait: None }
     }
 
-    /// What it waits for.
+    /// What it waits for in the memory.
+    pub(super) fn awaited(&self) -> Option<Awaited> {
+        self.wait.as_ref().map(|wait| wait.awaited)
+    }
+
+    /// The request that ends when it is there.
     pub(super) fn request(&self) -> Option<TagRequest> {
         self.wait.as_ref().map(|wait| TagRequest::Group(wait.id))
     }

@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use tautline_node::{Asleep, GroupMemory, TagRequest, open_memory_of};
+use tautline_node::{Asleep, Awaited, GroupMemory, TagRequest, open_memory_of};
 
 use super::algorithms::{all_reduce, barrier, broadcast};
 use super::failure::Cause;
@@ -219,25 +219,26 @@ fn neighbours(me: usize, members: usize) -> Vec<usize> {
     all
 }
 
-/// The shared memory of a group, and the neighbours that this member watches.
+/// The shared memory of a group, and the members that this one watches.
 #[derive(Debug)]
 pub(super) struct Board {
     pub(super) memory: Arc<GroupMemory>,
-    /// The receives of the watches.
-    watch_ids: Vec<TagRequest>,
-    watches: Mutex<Vec<Watch>>,
     tags: crate::tags::Tags,
+    watches: Mutex<Vec<Watch>>,
+    /// The activity of requests when losses were last looked for; zero if there are any.
+    seen: AtomicU64,
 }
 
+/// A member that is watched.
 #[derive(Debug)]
 struct Watch {
-    rank: Rank,
+    member: usize,
     state: State,
 }
 
 #[derive(Debug)]
 enum State {
-    /// It ends when the neighbour is lost.
+    /// The receive ends when the member is lost.
     Alive(Receive),
     Lost(Cause),
 }
@@ -245,47 +246,77 @@ enum State {
 impl Board {
     fn new(wires: Wires<'_>, mut memory: GroupMemory) -> Result<Arc<Board>> {
         memory.close_fd();
-        let (mut watch_ids, mut watches) = (Vec::new(), Vec::new());
+        let (memory, tags) = (Arc::new(memory), wires.tags.clone());
+        groups(&tags).count_sharing(true);
+        let board = Board { memory, tags, watches: Mutex::default(), seen: AtomicU64::new(0) };
         for member in neighbours(wires.me, wires.members.len()) {
-            let rank = wires.members[member];
-            let receive = wires.tags.start_receive(rank, WATCH, Vec::new())?;
-            watch_ids.push(receive.id());
-            watches.push(Watch { rank, state: State::Alive(receive) });
+            board.watch(wires, member)?;
         }
-        groups(wires.tags).count_sharing(true);
-        let (memory, watches) = (Arc::new(memory), Mutex::new(watches));
-        Ok(Arc::new(Board { memory, watch_ids, watches, tags: wires.tags.clone() }))
+        Ok(Arc::new(board))
     }
 
-    /// The requests that end when a neighbour is lost.
-    pub(super) fn watch_ids(&self) -> &[TagRequest] {
-        &self.watch_ids
+    fn lock(&self) -> MutexGuard<'_, Vec<Watch>> {
+        self.watches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Why a neighbour is lost, if one is (G-20).
-    pub(super) fn loss(&self) -> Result<Option<Cause>> {
+    /// Watches a member from now on.
+    fn watch(&self, wires: Wires<'_>, member: usize) -> Result<()> {
+        let mut watches = self.lock();
+        if member != wires.me && watches.iter().all(|watch| watch.member != member) {
+            let receive = wires.tags.start_receive(wires.members[member], WATCH, Vec::new())?;
+            watches.push(Watch { member, state: State::Alive(receive) });
+        }
+        Ok(())
+    }
+
+    /// Watches the members that only this one may wait for: others need not notice that they are lost.
+    pub(super) fn watch_for(&self, wires: Wires<'_>, awaited: Awaited) -> Result<()> {
+        match awaited {
+            Awaited::From(_, root) => self.watch(wires, root),
+            Awaited::Operands(_) => (0..wires.members.len()).try_for_each(|member| self.watch(wires, member)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Appends the requests that end when a member is lost.
+    pub(super) fn interruptions(&self, ids: &mut Vec<TagRequest>) {
+        ids.extend(self.lock().iter().filter_map(|watch| match &watch.state {
+            State::Alive(receive) => Some(receive.id()),
+            State::Lost(_) => None,
+        }));
+    }
+
+    /// Whether to look for losses: there are some, or requests have ended since the last call.
+    pub(super) fn has_news(&self, activity: u64) -> bool {
+        self.seen.swap(activity, Ordering::Relaxed) != activity
+    }
+
+    /// The members that were watched and are lost, and why (G-20).
+    pub(super) fn losses(&self, wires: Wires<'_>) -> Result<Vec<(usize, Cause)>> {
         let tagged = self.tags.node().tagged();
-        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
-        for Watch { rank, state } in &mut *watches {
+        let mut lost = Vec::new();
+        for Watch { member, state } in &mut *self.lock() {
             if let State::Alive(receive) = state
                 && !tagged.has_ended(receive.id())?
             {
                 continue;
             }
-            *state = match std::mem::replace(state, State::Lost(Cause::Failed(*rank))) {
-                State::Alive(receive) => State::Lost(match receive.wait() {
+            let cause = match std::mem::replace(state, State::Lost(Cause::Failed(wires.members[*member]))) {
+                State::Alive(receive) => match receive.wait() {
                     Err(Error::PeerGone(rank, why)) => Cause::Gone(rank, why),
                     Err(Error::Excluded(by)) => Cause::Excluded(by),
                     Err(Error::Send(why)) => return Err(why.into()),
-                    _ => Cause::Failed(*rank),
-                }),
-                lost => lost,
+                    _ => Cause::Failed(wires.members[*member]),
+                },
+                State::Lost(cause) => cause,
             };
-            if let State::Lost(cause) = state {
-                return Ok(Some(*cause));
-            }
+            *state = State::Lost(cause);
+            lost.push((*member, cause));
         }
-        Ok(None)
+        if !lost.is_empty() {
+            self.seen.store(0, Ordering::Relaxed);
+        }
+        Ok(lost)
     }
 
     /// Rings for members that sleep.
