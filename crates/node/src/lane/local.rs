@@ -283,11 +283,6 @@ impl Lane {
         self.local.poll.active().any(takeable)
     }
 
-    /// When a lane that sleeps checks memory that it shares with others, whoever rings (S-40, G-18).
-    pub(crate) fn look_again(&self, now: Nanos) -> Option<Nanos> {
-        self.local.poll.sweep_at().into_iter().chain(self.groups.look_again(now)).min()
-    }
-
     /// Tells local peers that this node is awake again.
     pub(crate) fn announce_wake(&mut self) {
         if self.status.sleepers > 0 {

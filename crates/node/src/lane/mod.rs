@@ -403,6 +403,11 @@ impl Lane {
         self.tags.activity() + self.multicast.activity() + self.groups.activity()
     }
 
+    /// When a lane that sleeps checks memory that it shares with others, whoever rings (S-40, G-18).
+    pub(crate) fn look_again(&self, now: Nanos) -> Option<Nanos> {
+        self.local.poll.sweep_at().into_iter().chain(self.groups.look_again(now)).min()
+    }
+
     /// Whether slots or events wait for the program.
     #[inline]
     pub(crate) fn has_ready(&self) -> bool {

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tautline_node::TagRequest;
 
 use super::context::Started;
-use super::run::{Planned, Run, Wires};
+use super::execution::Execution;
+use super::run::{Planned, Wires};
 use super::{Group, Inner};
 use crate::SendError;
 use crate::error::{Error, Result};
@@ -43,14 +44,14 @@ impl Ticket {
 
 impl Inner {
     fn wires(&self, ticket: Ticket) -> Wires<'_> {
-        let Inner { collective, members, me, sharing, .. } = self;
-        Wires { tags: collective, tag: ticket.tag, members, me: *me, sharing }
+        let Inner { collective, members, me, .. } = self;
+        Wires { tags: collective, tag: ticket.tag, members, me: *me }
     }
 
     /// Does what can be done now of a collective. True if that was all.
-    fn advance(&self, ticket: Ticket, run: &mut Run) -> Result<bool> {
+    fn advance(&self, ticket: Ticket, run: &mut Execution) -> Result<bool> {
         self.failures.check(ticket.number)?;
-        match run.advance(self.wires(ticket)) {
+        match run.advance(self.wires(ticket), &self.sharing) {
             Ok(false) if run.is_shared() => self.check_shared(ticket, run),
             Ok(false) if self.members.len() > 1 => {
                 self.take_notices()?;
@@ -64,7 +65,7 @@ impl Inner {
 
     /// A collective that waits in shared memory fails if a notice says so, or a member is lost that it waits
     /// for (G-20).
-    fn check_shared(&self, ticket: Ticket, run: &mut Run) -> Result<bool> {
+    fn check_shared(&self, ticket: Ticket, run: &mut Execution) -> Result<bool> {
         let (tagged, wires) = (self.collective.node().tagged(), self.wires(ticket));
         let board = self.sharing.board();
         if let Some(board) = board {
@@ -87,7 +88,7 @@ impl Inner {
             return Ok(false);
         }
         // What they wrote before their end counts.
-        match run.advance(wires) {
+        match run.advance(wires, &self.sharing) {
             Ok(true) => Ok(true),
             Ok(false) => match lost.into_iter().find(|(member, _)| run.needs(board, *member)) {
                 Some((_, cause)) => Err(self.fail(ticket.failing(), cause.error())),
@@ -98,7 +99,7 @@ impl Inner {
     }
 
     /// Appends what ends the wait for a collective, whatever it waits for itself.
-    fn interruptions(&self, run: &Run, ids: &mut Vec<TagRequest>) {
+    fn interruptions(&self, run: &Execution, ids: &mut Vec<TagRequest>) {
         ids.extend(self.notice_request());
         if let Some(board) = self.sharing.board().filter(|_| run.is_shared()) {
             board.interruptions(ids);
@@ -106,7 +107,7 @@ impl Inner {
     }
 
     /// Carries out a collective, and whatever else was started meanwhile.
-    pub(super) fn drive(&self, ticket: Ticket, run: &mut Run) -> Result<()> {
+    pub(super) fn drive(&self, ticket: Ticket, run: &mut Execution) -> Result<()> {
         let (mut own, mut unless) = (Vec::new(), Vec::new());
         loop {
             if self.advance(ticket, run)? {
@@ -135,13 +136,13 @@ pub(super) struct Operation {
 
 #[derive(Debug)]
 enum State {
-    Running(Run),
-    Ended(Result<Run>),
+    Running(Execution),
+    Ended(Result<Execution>),
     Taken,
 }
 
 impl Operation {
-    fn start(group: &Arc<Inner>, ticket: Ticket, run: Run) -> Arc<Operation> {
+    fn start(group: &Arc<Inner>, ticket: Ticket, run: Execution) -> Arc<Operation> {
         let state = Mutex::new(State::Running(run));
         let operation = Arc::new(Operation { group: group.clone(), ticket, state });
         let ended = operation.advance(&mut operation.lock());
@@ -188,7 +189,7 @@ impl Operation {
         }
     }
 
-    fn wait(self: &Arc<Self>) -> Result<Run> {
+    fn wait(self: &Arc<Self>) -> Result<Execution> {
         let (mut own, mut unless) = (Vec::new(), Vec::new());
         while !self.test() {
             if self.group.collective.node().is_virtual() {
@@ -232,7 +233,7 @@ impl Started for Operation {
 pub struct Collective(Arc<Operation>);
 
 impl Collective {
-    pub(super) fn start(group: &Group, ticket: Ticket, run: Run) -> Collective {
+    pub(super) fn start(group: &Group, ticket: Ticket, run: Execution) -> Collective {
         Collective(Operation::start(&group.0, ticket, run))
     }
 
@@ -243,7 +244,7 @@ impl Collective {
 
     /// Waits for its end, and returns this member's output.
     pub fn wait(self) -> Result<Vec<u8>> {
-        self.0.wait().map(Run::into_output)
+        self.0.wait().map(Execution::into_output)
     }
 }
 
@@ -266,7 +267,7 @@ impl Persistent {
         if self.running.is_some() {
             return Err(Error::TooMany("starts of a collective that nobody has waited for"));
         }
-        let run = Run::new(self.plan.clone(), input)?;
+        let run = Execution::new(self.plan.clone(), input)?;
         self.running = Some(Collective::start(&self.group, self.ticket, run));
         Ok(())
     }

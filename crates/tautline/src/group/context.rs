@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tautline_node::TagRequest;
 
 use super::Inner;
-use super::sharing::MAX_SHARING;
 use crate::core::SharedStyle;
 use crate::error::{Error, Result};
 use crate::{Down, Rank};
@@ -17,6 +16,9 @@ pub const FIRST_CONTEXT: u32 = 1 << 31;
 
 /// Ids that a program chooses for its groups are below this.
 pub const CHOSEN_IDS: u32 = 1 << 28;
+
+/// The most groups of an endpoint that share memory.
+const MAX_SHARING: usize = 256;
 
 /// Set in the ids of groups that a program has chosen.
 const CHOSEN: u32 = CHOSEN_IDS;

@@ -35,6 +35,7 @@ mod call;
 mod choice;
 mod collective;
 mod context;
+mod execution;
 mod failure;
 mod multicast;
 mod plan;
@@ -67,10 +68,10 @@ use crate::error::{Error, Result};
 use crate::tags::{RequestId, Tags};
 use collective::Ticket;
 use context::{Id, Purpose};
+use execution::Execution;
 use failure::Failures;
 use plan::Plan;
 use plans::Plans;
-use run::Run;
 use sharing::Sharing;
 
 /// A group of ranks. `Send`, `Sync` and cheap to clone; clones are the same group. It is freed when the last
@@ -280,12 +281,9 @@ impl Group {
     }
 
     /// Numbers a collective.
-    fn number(&self, run: &mut Run) -> Ticket {
-        if run.may_share()
-            && !self.0.tags.node().is_virtual()
-            && let Some(number) = self.0.sharing.number()
-        {
-            run.share(number);
+    fn number(&self, run: &mut Execution) -> Ticket {
+        if !self.0.tags.node().is_virtual() {
+            run.share(&self.0.sharing);
         }
         Ticket::once(self.0.next.fetch_add(1, Ordering::Relaxed))
     }
@@ -304,7 +302,7 @@ impl Group {
 
     /// Carries out a collective with this member's input, and returns its output.
     pub fn run(&self, call: &Call, input: &[u8]) -> Result<Vec<u8>> {
-        let mut run = Run::copied(self.plan(call)?, input)?;
+        let mut run = Execution::copied(self.plan(call)?, input)?;
         self.0.drive(self.number(&mut run), &mut run)?;
         Ok(run.into_output())
     }
@@ -318,7 +316,7 @@ impl Group {
                 "a collective's output has room for {len} bytes, not {wanted}"
             )));
         }
-        let mut run = Run::copied(plan, input)?;
+        let mut run = Execution::copied(plan, input)?;
         self.0.drive(self.number(&mut run), &mut run)?;
         run.copy_output(output);
         Ok(())
@@ -326,7 +324,7 @@ impl Group {
 
     /// Starts a collective with this member's input.
     pub fn start(&self, call: &Call, input: Vec<u8>) -> Result<Collective> {
-        let mut run = Run::new(self.plan(call)?, input)?;
+        let mut run = Execution::new(self.plan(call)?, input)?;
         Ok(Collective::start(self, self.number(&mut run), run))
     }
 

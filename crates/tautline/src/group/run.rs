@@ -8,8 +8,6 @@ use tautline_node::tags::{Buffer, Mode};
 
 use super::plan::{Block, Into, Plan, Step};
 use super::reduction::Reduction;
-use super::shared_op::SharedOp;
-use super::sharing::{Board, Sharing};
 use crate::error::{Error, Result};
 use crate::tags::{Receive, Request, Send, Tags};
 
@@ -58,8 +56,6 @@ pub(super) struct Run {
     at: usize,
     receives: Vec<(Receive, Range<Block>)>,
     sends: Vec<Send>,
-    /// It goes through shared memory, unless the group turns out to have none.
-    shared: Option<SharedOp>,
 }
 
 /// What a run needs of its group.
@@ -70,7 +66,6 @@ pub(super) struct Wires<'a> {
     /// The number of each member in the job.
     pub(super) members: &'a [crate::Rank],
     pub(super) me: usize,
-    pub(super) sharing: &'a Sharing,
 }
 
 impl Run {
@@ -101,37 +96,11 @@ impl Run {
 
     fn empty((plan, reduction): Planned) -> Run {
         let blocks = plan.sizes.iter().map(|_| Data::Absent).collect();
-        Run { plan, reduction, blocks, at: 0, receives: Vec::new(), sends: Vec::new(), shared: None }
-    }
-
-    /// It goes through shared memory as the `number`th operation, if the group has such memory.
-    pub(super) fn share(&mut self, number: u64) {
-        self.shared = Some(SharedOp::new(number));
-    }
-
-    /// Whether the table chooses shared memory for it.
-    pub(super) fn may_share(&self) -> bool {
-        self.plan.shared.is_some()
-    }
-
-    /// Whether it goes through shared memory, as far as is known.
-    pub(super) fn is_shared(&self) -> bool {
-        self.shared.is_some()
+        Run { plan, reduction, blocks, at: 0, receives: Vec::new(), sends: Vec::new() }
     }
 
     /// Does all that can be done now. True if that was all.
     pub(super) fn advance(&mut self, wires: Wires<'_>) -> Result<bool> {
-        if let Some(mut shared) = self.shared.take() {
-            let Some(decided) = wires.sharing.decide(wires)? else {
-                self.shared = Some(shared);
-                return Ok(false);
-            };
-            if let Some(board) = decided {
-                let done = self.advance_shared(wires, board, &mut shared);
-                self.shared = Some(shared);
-                return done;
-            }
-        }
         let plan = self.plan.clone();
         loop {
             match plan.steps.get(self.at) {
@@ -156,41 +125,6 @@ impl Run {
             }
             self.at += 1;
         }
-    }
-
-    /// Watches the members that it waits for in shared memory, as far as others may not.
-    pub(super) fn watch(&self, wires: Wires<'_>, board: &Board) -> Result<()> {
-        self.shared
-            .as_ref()
-            .and_then(SharedOp::awaited)
-            .map_or(Ok(()), |awaited| board.watch_for(wires, awaited))
-    }
-
-    /// Whether what it waits for in shared memory cannot come if a member is gone.
-    pub(super) fn needs(&self, board: &Board, member: usize) -> bool {
-        let awaited = self.shared.as_ref().and_then(SharedOp::awaited);
-        awaited.is_some_and(|awaited| board.memory.needs(awaited, member))
-    }
-
-    fn advance_shared(&mut self, wires: Wires<'_>, board: &Board, shared: &mut SharedOp) -> Result<bool> {
-        let Run { plan, blocks, reduction, .. } = self;
-        let Some(call) = plan.shared else { return Ok(true) };
-        if !shared.has_entered() {
-            let input = plan.input.first().map_or(&[][..], |block| blocks[*block as usize].bytes());
-            let len =
-                plan.output.first().or(plan.input.first()).map_or(0, |block| plan.sizes[*block as usize]);
-            if !shared.enter(wires, board, (call, len), input)? {
-                return Ok(false);
-            }
-        }
-        let Some(block) = plan.output.first().map(|block| *block as usize) else {
-            return shared.finish(wires, board, (call, reduction.as_ref()), &mut []);
-        };
-        let mut output = std::mem::replace(&mut blocks[block], Data::Absent).into_vec();
-        output.resize(plan.sizes[block], 0);
-        let done = shared.finish(wires, board, (call, reduction.as_ref()), &mut output);
-        blocks[block] = Data::Own(output);
-        done
     }
 
     fn send(&mut self, wires: Wires<'_>, to: usize, range: &Range<Block>) -> Result<()> {
@@ -299,20 +233,8 @@ impl Run {
         }
     }
 
-    /// Appends all sends and receives that are under way, receives first; or what it waits for in shared
-    /// memory, or until there is some.
-    pub(super) fn requests(&self, sharing: &Sharing, ids: &mut Vec<TagRequest>) {
-        if let Some(shared) = &self.shared {
-            match shared.request() {
-                Some(request) => ids.push(request),
-                None => sharing.requests(ids),
-            }
-        }
-        self.messages(ids);
-    }
-
-    /// Appends all sends and receives that are under way.
-    pub(super) fn messages(&self, ids: &mut Vec<TagRequest>) {
+    /// Appends all sends and receives that are under way, receives first.
+    pub(super) fn requests(&self, ids: &mut Vec<TagRequest>) {
         ids.extend(self.receives.iter().map(|(receive, _)| receive.id()));
         ids.extend(self.sends.iter().map(Request::id));
     }
@@ -327,6 +249,33 @@ impl Run {
             output.extend_from_slice(self.blocks[*block as usize].bytes());
         }
         output
+    }
+
+    pub(super) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    pub(super) fn reduction(&self) -> Option<&Reduction> {
+        self.reduction.as_ref()
+    }
+
+    /// The input, if it is one block.
+    pub(super) fn input(&self) -> &[u8] {
+        self.plan.input.first().map_or(&[], |block| self.blocks[*block as usize].bytes())
+    }
+
+    /// Takes room for the output out, if that is one block. [`Run::put_output`] puts it back.
+    pub(super) fn take_output(&mut self) -> Vec<u8> {
+        let Some(block) = self.plan.output.first().map(|block| *block as usize) else { return Vec::new() };
+        let mut output = std::mem::replace(&mut self.blocks[block], Data::Absent).into_vec();
+        output.resize(self.plan.sizes[block], 0);
+        output
+    }
+
+    pub(super) fn put_output(&mut self, output: Vec<u8>) {
+        if let Some(block) = self.plan.output.first() {
+            self.blocks[*block as usize] = Data::Own(output);
+        }
     }
 
     /// Bytes of the output.

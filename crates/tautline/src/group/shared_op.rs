@@ -63,6 +63,10 @@ impl SharedOp {
         self.wait.as_ref().map(|wait| TagRequest::Group(wait.id))
     }
 
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
     pub(super) fn has_entered(&self) -> bool {
         self.entered
     }
@@ -155,10 +159,6 @@ impl SharedOp {
         memory.leave(number);
         if wakes {
             board.wake(wires.members, Asleep::ForAll)?;
-        }
-        if wires.sharing.has_later(number) {
-            // It may wait for its turn in another thread.
-            wires.tags.node().tagged().poll_groups()?;
         }
         Ok(true)
     }

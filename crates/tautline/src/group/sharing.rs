@@ -19,8 +19,6 @@ use crate::tags::{Receive, Request};
 
 /// Calls that memory is not shared for: many groups are used for a few collectives only.
 const CALLS_BEFORE: u64 = 4;
-/// The most groups of an endpoint that share memory.
-pub(super) const MAX_SHARING: usize = 256;
 /// Set in the tags of messages that set up shared memory, or are never sent.
 const SETUP: u32 = 3 << 30;
 /// The tag of receives that end when their source is lost: nobody sends it.
@@ -116,7 +114,7 @@ impl Sharing {
     /// Appends what setting up waits for.
     pub(super) fn requests(&self, ids: &mut Vec<TagRequest>) {
         if let Some(setup) = &*self.lock() {
-            setup.run.messages(ids);
+            setup.run.requests(ids);
         }
     }
 }
