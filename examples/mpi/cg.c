@@ -43,6 +43,7 @@ int main(int argc, char **argv) {
   MPI_Init(&argc, &argv);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  double start = MPI_Wtime();
   side = argc > 1 ? atoi(argv[1]) : 64;
   first = (int)((long)side * rank / size);
   rows = (int)((long)side * (rank + 1) / size) - first;
@@ -73,6 +74,7 @@ int main(int argc, char **argv) {
   if (rank == 0) {
     int good = largest < 1e-8;
     printf("%s\n", good ? "passed" : "failed");
+    if (getenv("KERNEL_TIME")) fprintf(stderr, "%f seconds\n", MPI_Wtime() - start);
     if (!good) {
       fprintf(stderr, "after %d steps the error is %g\n", steps, largest);
       MPI_Abort(MPI_COMM_WORLD, 1);

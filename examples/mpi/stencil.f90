@@ -8,6 +8,7 @@ program stencil
   integer :: dims(2), coords(2), first(2), last(2), requests(8), statuses(MPI_STATUS_SIZE, 8)
   logical :: periods(2), same, all_same
   character(len=16) :: argument
+  double precision :: start, time
   double precision, allocatable :: u(:, :), v(:, :), whole(:, :), next(:, :)
 
   call MPI_Init(ierror)
@@ -43,6 +44,7 @@ program stencil
   ! The values at a fixed first index lie apart.
   call MPI_Type_vector(height, 1, width + 2, MPI_DOUBLE_PRECISION, column, ierror)
   call MPI_Type_commit(column, ierror)
+  start = MPI_Wtime()
   do step = 1, steps
     call MPI_Irecv(u(0, 1), 1, column, left, 1, comm, requests(1), ierror)
     call MPI_Irecv(u(width + 1, 1), 1, column, right, 2, comm, requests(2), ierror)
@@ -55,6 +57,9 @@ program stencil
     call MPI_Waitall(8, requests, statuses, ierror)
     call relax(u, v, width, height)
     u(1:width, 1:height) = v(1:width, 1:height)
+  end do
+  time = MPI_Wtime() - start
+  do step = 1, steps
     call relax(whole, next, n, n)
     whole(1:n, 1:n) = next(1:n, 1:n)
   end do
@@ -64,6 +69,8 @@ program stencil
   if (me == 0) then
     if (all_same) then
       print '(a)', 'passed'
+      call get_environment_variable('KERNEL_TIME', status=ierror)
+      if (ierror == 0) write (0, '(f0.6, a)') time, ' seconds'
     else
       print '(a)', 'failed'
       call MPI_Abort(comm, 1, ierror)

@@ -1,7 +1,8 @@
 //! Instructions per frame: a measure of speed that does not depend on the load of the machine.
 //!
-//! The examples `icount` (of the node crate) and `icount_api` (of the tautline crate) run a scenario for a
-//! number of frames. Callgrind counts the instructions for few and for many frames. The difference, divided
+//! The examples `icount` (of the node crate), `icount_api` (of the tautline crate) and `icount_mpi` (of the
+//! package with the standard ABI of MPI) run a scenario for a number of frames. Callgrind counts the
+//! instructions for few and for many frames. The difference, divided
 //! by the difference in frames, is the cost of one frame without that of starting up.
 //!
 //! # What is compared with the golden file
@@ -46,7 +47,8 @@ const RATIO_MAX: f64 = 1.02;
 
 /// How much more one scenario may cost than another: what several threads on a lane, and several lanes of a
 /// thread, may cost each of them.
-const LIMITS: [(&str, &str, f64); 2] = [("shm-threads", "shm", 2.0), ("shm-lanes", "shm", 1.05)];
+const LIMITS: [(&str, &str, f64); 3] =
+    [("shm-threads", "shm", 2.0), ("shm-lanes", "shm", 1.05), ("mpi-threads", "mpi-8", 1.5)];
 
 /// A program that runs scenarios.
 struct Example {
@@ -55,14 +57,20 @@ struct Example {
     folder: &'static str,
     name: &'static str,
     scenarios: &'static [&'static str],
+    /// The files whose code counts.
+    objects: &'static [&'static str],
+    /// If there are any, only what these functions do counts.
+    functions: &'static [&'static str],
 }
 
-const EXAMPLES: [Example; 2] = [
+const EXAMPLES: [Example; 3] = [
     Example {
         package: "tautline-node",
         folder: "node",
         name: "icount",
         scenarios: &["open", "fabric", "sealed", "batch", "shm", "shm-threads", "shm-lanes"],
+        objects: &["icount"],
+        functions: &[],
     },
     Example {
         package: "tautline",
@@ -79,6 +87,17 @@ const EXAMPLES: [Example; 2] = [
             "train-open",
             "tag-8",
         ],
+        objects: &["icount_api"],
+        functions: &[],
+    },
+    Example {
+        package: "tautline-mpi-abi",
+        folder: "mpi/abi",
+        name: "icount_mpi",
+        scenarios: &["mpi-8", "mpi-threads"],
+        // A copy of the library for each of two ranks. Their watchdogs do not count.
+        objects: &["icount_mpi.0.so", "icount_mpi.1.so"],
+        functions: &["MPI_Send", "MPI_Recv"],
     },
 ];
 
@@ -225,7 +244,7 @@ fn count_all(tree: &Tree) -> Result<Vec<(&'static str, PerFrame)>> {
         }
         write!(build, " -p {} --example {}", example.package, example.name)?;
         let program = tree.target.join("release/examples").join(example.name);
-        jobs.extend(example.scenarios.iter().map(|scenario| (program.clone(), *scenario)));
+        jobs.extend(example.scenarios.iter().map(|scenario| (example, program.clone(), *scenario)));
     }
     if jobs.is_empty() {
         bail!("{} has no scenario to count", tree.root.display());
@@ -235,8 +254,8 @@ fn count_all(tree: &Tree) -> Result<Vec<(&'static str, PerFrame)>> {
     // Both change the code that rustc generates; incremental builds change the counts by up to 2 %.
     build.env("CARGO_INCREMENTAL", "0").env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
     run::check(&mut build)?;
-    let counted = in_parallel(&jobs, |(program, scenario)| count(program, scenario));
-    let named = jobs.iter().zip(counted).map(|((_, scenario), counted)| Ok((*scenario, counted?)));
+    let counted = in_parallel(&jobs, |(example, program, scenario)| count(example, program, scenario));
+    let named = jobs.iter().zip(counted).map(|((_, _, scenario), counted)| Ok((*scenario, counted?)));
     let known = named.filter_map(|counted: Result<_>| match counted {
         Ok((_, None)) => None,
         Ok((scenario, Some(counted))) => Some(Ok((scenario, counted))),
@@ -267,11 +286,11 @@ fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> 
 }
 
 /// The cost of a frame; `None` if the program knows the scenario neither by this name nor by a former one.
-fn count(program: &Path, scenario: &str) -> Result<Option<PerFrame>> {
+fn count(example: &Example, program: &Path, scenario: &str) -> Result<Option<PerFrame>> {
     let former = FORMER_NAMES.iter().filter(|(now, _)| *now == scenario).map(|(_, former)| *former);
     for name in std::iter::once(scenario).chain(former) {
-        let few = cost(program, name, FRAMES_FEW)?;
-        let many = cost(program, name, FRAMES_MANY)?;
+        let few = cost(example, program, name, FRAMES_FEW)?;
+        let many = cost(example, program, name, FRAMES_MANY)?;
         if let Some(counted) = per_frame(few, many) {
             return Ok(Some(counted));
         }
@@ -292,17 +311,17 @@ fn per_frame(few: Cost, many: Cost) -> Option<PerFrame> {
     (counted.own >= 1.0).then_some(counted)
 }
 
-fn cost(program: &Path, scenario: &str, frames: u64) -> Result<Cost> {
+fn cost(example: &Example, program: &Path, scenario: &str, frames: u64) -> Result<Cost> {
     let profile = program.with_extension(format!("{scenario}.{frames}.callgrind"));
     let mut valgrind = run::command("valgrind --quiet --tool=callgrind");
-    valgrind.arg(format!("--callgrind-out-file={}", profile.display())).arg(program);
-    valgrind.args([scenario, &frames.to_string()]);
+    valgrind.arg(format!("--callgrind-out-file={}", profile.display()));
+    valgrind.args(example.functions.iter().map(|function| format!("--toggle-collect={function}")));
+    valgrind.arg(program).args([scenario, &frames.to_string()]);
     let ran = run::check(&mut valgrind);
     let text = fs::read_to_string(&profile).context("callgrind wrote no profile")?;
     fs::remove_file(&profile).with_context(|| format!("could not remove {}", profile.display()))?;
     ran?;
-    let name = program.file_name().unwrap_or_default().to_string_lossy();
-    Cost::read(&text, &name).with_context(|| format!("scenario {scenario}"))
+    Cost::read(&text, example.objects).with_context(|| format!("scenario {scenario}"))
 }
 
 fn rustc_version() -> Result<String> {

@@ -34,7 +34,8 @@ Commands for developers of Tautline.
   cargo xtask soak                    long runs of simulation, kills, forgeries, fuzzing; recorded in docs/SOAK.md
   cargo xtask soak --help             list its options and parts
   cargo xtask suites                  install programs and tests of other MPI projects, run them with our MPI
-  cargo xtask suites --only A,B       run only these: kernels, netpipe, imb, scalapack, mpi4py, mpich, abi
+  cargo xtask suites --only A,B       run only these: kernels, netpipe, imb, scalapack, mpi4py, mpich, abi,
+                                      launchers, or speed, which compares with MPICH and Open MPI
   cargo xtask setup                   list the optional Debian packages and what needs them
   cargo xtask setup --yes             install the missing ones (as root)
   cargo xtask icount                  count instructions per frame and compare with xtask/golden/icount.txt

@@ -5,6 +5,7 @@ mod abi;
 mod binaries;
 mod mpi4py;
 mod mpich;
+mod speed;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,7 +25,7 @@ struct Place {
 /// Runs a suite and tells in a few words what it did.
 type Suite = fn(&Place) -> Result<String>;
 
-const SUITES: [(&str, Suite); 7] = [
+const SUITES: [(&str, Suite); 9] = [
     ("kernels", binaries::kernels),
     ("netpipe", binaries::netpipe),
     ("imb", binaries::imb),
@@ -32,7 +33,20 @@ const SUITES: [(&str, Suite); 7] = [
     ("mpi4py", mpi4py::run),
     ("mpich", mpich::run),
     ("abi", abi::run),
+    ("launchers", launchers),
+    ("speed", speed::run),
 ];
+
+/// Those that run only if they are named: they need a quiet machine.
+const ON_REQUEST: [&str; 1] = ["speed"];
+
+/// Installs mpi4py and IMB, and runs the tests that start them in other ways than by our `mpiexec`.
+fn launchers(place: &Place) -> Result<String> {
+    mpi4py::install(&place.folder)?;
+    binaries::install_imb(&place.folder)?;
+    run::check(&mut run::command("cargo test -q -p tautline-cli --test mpi_launchers"))?;
+    Ok("hydra, srun --mpi=pmix, UDP between hosts".into())
+}
 
 /// The suites with these names, or all.
 fn chosen(names: &[&str]) -> Result<Vec<(&'static str, Suite)>> {
@@ -42,7 +56,8 @@ fn chosen(names: &[&str]) -> Result<Vec<(&'static str, Suite)>> {
             bail!("there is no suite `{name}`; there are {}", all());
         }
     }
-    let wanted = |name: &str| names.is_empty() || names.contains(&name);
+    let by_default = |name: &str| names.is_empty() && !ON_REQUEST.contains(&name);
+    let wanted = |name: &str| by_default(name) || names.contains(&name);
     Ok(SUITES.into_iter().filter(|(name, _)| wanted(name)).collect())
 }
 
@@ -88,6 +103,11 @@ fn pip() -> Command {
     pip
 }
 
+/// Tells what is being done; a line for each step of a suite.
+fn progress(text: &str) {
+    println!("  {text}");
+}
+
 fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
@@ -106,7 +126,7 @@ mod tests {
         let names = |names: &[&str]| -> Result<Vec<&str>> {
             Ok(chosen(names)?.into_iter().map(|(name, _)| name).collect())
         };
-        assert_eq!(names(&[]).unwrap().len(), SUITES.len());
+        assert_eq!(names(&[]).unwrap().len(), SUITES.len() - ON_REQUEST.len());
         assert_eq!(names(&["mpi4py", "netpipe"]).unwrap(), ["netpipe", "mpi4py"]);
         assert!(names(&["netpip"]).unwrap_err().to_string().contains("there are kernels, netpipe"));
     }

@@ -8,12 +8,13 @@ use tautline::{Builder, Endpoint, Event, Message, Outgoing, Rank};
 
 /// The name of the handler.
 const DATA: &str = "data";
-/// The bytes before the pattern: generation of the sender, incarnation of the channel, number.
-const HEADER: usize = 24;
+/// The bytes before the pattern: generation of the sender, incarnation of the channel, number, bytes of the
+/// pattern.
+const HEADER: usize = 32;
 /// Lengths of what follows the header, in turn: short messages, several frames, many frames.
 const LENGTHS: [usize; 7] = [0, 40, 1_000, 5_000, 300, 60_000, 10];
 
-type Header = [u64; 3];
+type Header = [u64; 4];
 
 /// What was received from one peer.
 #[derive(Default)]
@@ -33,7 +34,7 @@ struct Sending {
     at: usize,
 }
 
-/// What is sent to one peer.
+/// What is sent to one incarnation of a peer.
 #[derive(Default)]
 struct Outbox {
     incarnation: u32,
@@ -75,13 +76,17 @@ impl Traffic {
     pub fn note(&mut self, ep: &Endpoint, event: &Event) {
         match event {
             Event::PeerUp { peer, incarnation } => {
-                let outbox = Outbox { incarnation: *incarnation, up: true, ..Outbox::default() };
-                self.outboxes.insert(*peer, outbox);
+                let outbox = self.outboxes.entry(*peer).or_default();
+                outbox.begin_incarnation(*incarnation);
+                outbox.up = true;
                 println!("@up {peer}");
             }
-            Event::PeerDown { peer, why, .. } => {
+            Event::PeerDown { peer, why, incarnation } => {
                 println!("@down {peer} {why}");
-                self.outboxes.insert(*peer, Outbox::default());
+                let outbox = self.outboxes.entry(*peer).or_default();
+                if outbox.incarnation == *incarnation {
+                    *outbox = Outbox::default();
+                }
                 let _ = ep.connect(*peer);
             }
             Event::Transport { peer, device, reason } => println!("@transport {peer} {device} {reason}"),
@@ -118,6 +123,13 @@ impl Traffic {
 }
 
 impl Outbox {
+    /// Messages to a new incarnation are numbered from zero.
+    fn begin_incarnation(&mut self, incarnation: u32) {
+        if self.incarnation != incarnation {
+            *self = Outbox { incarnation, up: self.up, ..Outbox::default() };
+        }
+    }
+
     fn send(&mut self, ep: &Endpoint, peer: Rank, generation: u64, finish: bool) {
         const AT_A_TIME: usize = 8;
         for _ in 0..AT_A_TIME {
@@ -126,16 +138,16 @@ impl Outbox {
             }
             if self.sending.is_none() {
                 let size = LENGTHS[self.number as usize % LENGTHS.len()];
-                let header: Header = [generation, self.incarnation.into(), self.number];
+                let Ok(out) = ep.try_begin(peer, DATA, (HEADER + size) as u64) else { return };
+                // The peer may have been started again, and be up, since the last event was read.
+                self.begin_incarnation(out.incarnation());
+                let header: Header = [generation, self.incarnation.into(), self.number, size as u64];
                 let bytes: Vec<u8> = header
                     .iter()
                     .flat_map(|word| word.to_le_bytes())
                     .chain(pattern(size, self.number))
                     .collect();
-                match ep.try_begin(peer, DATA, bytes.len() as u64) {
-                    Ok(out) => self.sending = Some(Sending { out, bytes, at: 0 }),
-                    Err(_) => return,
-                }
+                self.sending = Some(Sending { out, bytes, at: 0 });
                 self.number += 1;
             }
             let Some(sending) = &mut self.sending else { return };
@@ -155,7 +167,7 @@ async fn check(mut message: Message, of: Rc<RefCell<HashMap<Rank, Received>>>) -
     let mut header = [0; HEADER];
     message.read_into(&mut header).await?;
     let word = |at: usize| u64::from_le_bytes(header[8 * at..][..8].try_into().expect("eight bytes"));
-    let header = [word(0), word(1), word(2)];
+    let header = [word(0), word(1), word(2), word(3)];
     let from = message.from();
     {
         let mut of = of.borrow_mut();
@@ -172,8 +184,8 @@ async fn check(mut message: Message, of: Rc<RefCell<HashMap<Rank, Received>>>) -
         received.last = Some(header);
     }
     let bytes = message.read_to_end().await?;
-    let whole = bytes.len() == LENGTHS[header[2] as usize % LENGTHS.len()];
-    let unaltered = whole && bytes.iter().copied().eq(pattern(bytes.len(), header[2]));
+    let unaltered =
+        bytes.len() as u64 == header[3] && bytes.iter().copied().eq(pattern(bytes.len(), header[2]));
     assert!(unaltered, "from {from}: {header:?} is altered");
     let mut of = of.borrow_mut();
     let received = of.entry(from).or_default();

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use rustix::thread::CpuSet;
@@ -210,8 +210,6 @@ pub struct Machine {
     pub kernel: String,
     /// The frequency governor, where there is one.
     pub governor: Option<String>,
-    /// The load average over one minute.
-    pub load: f64,
     /// Whether there is a hypervisor.
     pub virtualised: bool,
     /// The largest receive buffer that may be requested without privilege.
@@ -228,17 +226,49 @@ impl Machine {
             Some(line.split_once(':')?.1.trim().to_owned())
         };
         let uname = rustix::system::uname();
-        let load = read("/proc/loadavg").unwrap_or_default();
         Self {
             cpu: field("model name").unwrap_or_else(|| uname.machine().to_string_lossy().into_owned()),
             cores: allowed_cores().map_or(0, |cores| cores.len()),
             kernel: format!("{} {}", uname.sysname().to_string_lossy(), uname.release().to_string_lossy()),
             governor: read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-            load: load.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or(0.0),
             virtualised: field("flags")
                 .is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor")),
             rmem_max: read("/proc/sys/net/core/rmem_max").and_then(|text| text.parse().ok()),
         }
+    }
+}
+
+/// Returns how many cores of the machine are in use while this thread sleeps for `time`; `None` if the system
+/// does not tell. (The load average would still count the build that came before.)
+#[must_use]
+pub fn cores_in_use(time: Duration) -> Option<f64> {
+    let before = Ticks::parse(&read("/proc/stat")?)?;
+    std::thread::sleep(time);
+    let after = Ticks::parse(&read("/proc/stat")?)?;
+    Some(after.in_use_since(before))
+}
+
+/// What `/proc/stat` counts over all cores since the machine was started.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Ticks {
+    idle: u64,
+    all: u64,
+    cores: u64,
+}
+
+impl Ticks {
+    fn parse(stat: &str) -> Option<Ticks> {
+        let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
+        // User, nice, system, idle, waiting for I/O, interrupts, soft interrupts, stolen; guests are in user.
+        let fields: Option<Vec<u64>> = line.split_whitespace().take(8).map(|n| n.parse().ok()).collect();
+        let fields = fields.filter(|fields| fields.len() == 8)?;
+        let cores = stat.lines().filter(|line| line.starts_with("cpu")).count() as u64 - 1;
+        Some(Ticks { idle: fields[3] + fields[4], all: fields.iter().sum(), cores })
+    }
+
+    fn in_use_since(self, before: Ticks) -> f64 {
+        let (idle, all) = (self.idle.saturating_sub(before.idle), self.all.saturating_sub(before.all));
+        if all == 0 { 0.0 } else { (1.0 - idle as f64 / all as f64).max(0.0) * self.cores as f64 }
     }
 }
 
@@ -260,6 +290,18 @@ mod tests {
         .join()
         .unwrap();
         assert!(pin(usize::MAX).is_err());
+    }
+
+    #[test]
+    fn cores_in_use_are_computed_from_ticks() {
+        let stat =
+            |user, idle| format!("cpu  {user} 5 7 {idle} 11 1 2 3 4 0\ncpu0 1 2 3\ncpu1 1 2 3\nintr 12 13\n");
+        let before = Ticks::parse(&stat(100, 1_000)).unwrap();
+        assert_eq!(before, Ticks { idle: 1_011, all: 1_129, cores: 2 });
+        assert_eq!(Ticks::parse(&stat(130, 1_010)).unwrap().in_use_since(before), 1.5);
+        assert_eq!(before.in_use_since(before), 0.0, "no tick has passed");
+        assert_eq!(Ticks::parse("cpu  1 2 3\n"), None);
+        assert_eq!(Ticks::parse(""), None);
     }
 
     #[test]

@@ -19,6 +19,7 @@ use crate::content::Account;
 pub use jobs::{JobProgram, JobReport, run_job};
 pub use namespaces::Namespaces;
 use team::Team;
+pub use tools::set_tautline_mpi;
 use tools::{find_library, find_tool, line_with};
 
 /// The systems that are searched for.
@@ -28,6 +29,8 @@ pub enum Rival {
     OpenMpi,
     /// MPICH: its `mpirun` (Hydra) and `mpicc`.
     Mpich,
+    /// Our own MPI, where [`set_tautline_mpi`] says: the same programs as over the others.
+    TautlineMpi,
     /// UCX: its headers, and a C compiler.
     Ucx,
     /// UCX's own `ucx_perftest`, which resends an untouched buffer.
@@ -82,9 +85,10 @@ pub fn has_compiler() -> bool {
 
 impl Rival {
     /// Every system that is searched for.
-    pub const ALL: [Rival; 9] = [
+    pub const ALL: [Rival; 10] = [
         Rival::OpenMpi,
         Rival::Mpich,
+        Rival::TautlineMpi,
         Rival::Ucx,
         Rival::UcxPerftest,
         Rival::ZeroMq,
@@ -100,6 +104,7 @@ impl Rival {
         match self {
             Rival::OpenMpi => "Open MPI",
             Rival::Mpich => "MPICH",
+            Rival::TautlineMpi => "MPI of Tautline",
             Rival::Ucx => "UCX",
             Rival::UcxPerftest => "ucx_perftest",
             Rival::ZeroMq => "libzmq",
@@ -119,7 +124,7 @@ impl Rival {
             Rival::Ucx => &["libucx-dev"],
             Rival::UcxPerftest => &["ucx-utils"],
             Rival::ZeroMq => &["libzmq5"],
-            Rival::Iceoryx2 | Rival::Tarpc | Rival::Iperf3 | Rival::Sockperf => &[],
+            Rival::TautlineMpi | Rival::Iceoryx2 | Rival::Tarpc | Rival::Iperf3 | Rival::Sockperf => &[],
         }
     }
 
@@ -135,6 +140,9 @@ impl Rival {
         match self {
             Rival::OpenMpi => line_with(&tools::open_mpi()?.mpirun, "--version", "Open MPI"),
             Rival::Mpich => line_with(&tools::mpich()?.mpirun, "--version", "Version"),
+            Rival::TautlineMpi => {
+                tools::tautline_mpi().map(|_| "the libraries beside this program".to_owned())
+            }
             Rival::Ucx | Rival::UcxPerftest => {
                 let here = if self == Rival::Ucx { tools::ucx() } else { find_tool("ucx_perftest") };
                 here?;
@@ -228,7 +236,8 @@ impl Contender {
     /// Whether a rival is driven this way.
     #[must_use]
     pub fn is_one(rival: Rival) -> bool {
-        matches!(rival, Rival::OpenMpi | Rival::Mpich | Rival::Ucx | Rival::UcxPerftest)
+        let mpi = matches!(rival, Rival::OpenMpi | Rival::Mpich | Rival::TautlineMpi);
+        mpi || matches!(rival, Rival::Ucx | Rival::UcxPerftest)
     }
 
     /// Starts what a rival needs, unless `stop` returns true meanwhile.

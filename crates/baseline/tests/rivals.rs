@@ -1,6 +1,7 @@
 //! Rivals with processes of their own, where they are installed. Nothing is ever installed for this, so that
 //! on a bare machine the tests only show that their absence is reported.
 
+use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -83,13 +84,28 @@ fn a_dropped_team_leaves_neither_processes_nor_files() {
     }
 }
 
+/// Files of Open MPI in shared memory that no process has mapped.
+fn unused_segments() -> BTreeSet<String> {
+    let processes = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    let maps: Vec<_> =
+        processes.filter_map(|p| std::fs::read_to_string(p.path().join("maps")).ok()).collect();
+    let files = std::fs::read_dir("/dev/shm").unwrap().filter_map(Result::ok);
+    files
+        .map(|file| file.file_name().to_string_lossy().into_owned())
+        .filter(|name| name.starts_with("vader_segment") && !maps.iter().any(|map| map.contains(name)))
+        .collect()
+}
+
 #[test]
 fn a_stop_request_ends_a_test() {
     let _alone = alone();
+    let before = unused_segments();
     for rival in here("a_stop_request_ends_a_test") {
         let mut contender = Contender::start(rival, Route::Host, placement(), &mut || false).unwrap();
         let order = Order { test: Test::PingPong, bytes: 1 << 20, count: 100_000 };
         assert!(contender.run(&order, &mut || true).is_err(), "{rival:?}");
+        drop(contender);
+        assert!(unused_segments().is_subset(&before), "{rival:?} left files in shared memory");
     }
 }
 

@@ -216,9 +216,7 @@ fn buffers(findings: &mut Vec<Finding>) {
             "receive buffer",
             Status::Warn,
             now,
-            Some(
-                "enough for most; for long pauses with much traffic: sysctl -w net.core.rmem_default=4194304",
-            ),
+            Some("enough for most; for long pauses with much traffic: sysctl -w net.core.rmem_max=4194304"),
         )
     });
     match Machine::examine().rmem_max {

@@ -144,6 +144,20 @@ fn two_runs_are_compared() {
     assert_eq!(lines.lines().count(), count);
     let text = text_of(&compare(&before, &after, &[]));
     assert!(text.contains(&format!("{count} of the rows that changed are not ours")), "{text}");
+    // Runs of different machines are told apart.
+    let elsewhere: Vec<String> = slower
+        .iter()
+        .map(|line| {
+            let mut row: Value = serde_json::from_str(line).unwrap();
+            assert!(row["run"]["began"].as_u64() > Some(1_700_000_000), "{row}");
+            row["run"]["processor"] = "another".into();
+            row.to_string()
+        })
+        .collect();
+    assert!(!text.contains("the machines differ"), "{text}");
+    std::fs::write(&after, elsewhere.join("\n")).unwrap();
+    let text = text_of(&compare(&before, &after, &[]));
+    assert!(text.contains("the machines differ") && text.contains("another"), "{text}");
     // A row that failed is named.
     let mut failed: Value = serde_json::from_str(&slower[0]).unwrap();
     failed["median"] = Value::Null;
@@ -154,6 +168,18 @@ fn two_runs_are_compared() {
     let error = String::from_utf8_lossy(&out.stderr).into_owned();
     assert!(!out.status.success() && error.contains("line 1") && error.contains("--json"), "{error}");
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_paper_can_be_narrowed() {
+    let ours = |args: &[&str]| -> Vec<bool> {
+        let out = text_of(&smoke(&[&["--paper", "003", "--json"], args].concat()));
+        out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["ours"].is_number()).collect()
+    };
+    let (all, few) = (ours(&["--quick"]), ours(&["--quick", "--only", "latency"]));
+    let count = |measured: &[bool]| measured.iter().filter(|is| **is).count();
+    assert_eq!(all.len(), few.len());
+    assert!(count(&few) > 0 && count(&few) < count(&all), "{all:?} {few:?}");
 }
 
 #[test]

@@ -4,51 +4,10 @@
 mod common;
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::sync::OnceLock;
+use std::path::Path;
+use std::process::Command;
 
-use common::{folder, tautline};
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
-
-fn has(program: &str) -> bool {
-    Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
-}
-
-/// The folder that MPI is installed in, once for all tests of this process. Left to the folder of builds.
-fn prefix() -> &'static Path {
-    static PREFIX: OnceLock<PathBuf> = OnceLock::new();
-    PREFIX.get_or_init(|| {
-        let prefix = folder("mpi-programs");
-        let output = tautline().args(["mpi", "install", "--prefix"]).arg(&prefix).output().unwrap();
-        assert!(output.status.success(), "{}", text(&output));
-        prefix
-    })
-}
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-/// Compiles sources of the repository with one of the installed compilers.
-fn compile(compiler: &str, sources: &[&str], options: &[&str]) -> PathBuf {
-    let name = Path::new(sources[0]).file_name().unwrap().to_string_lossy().replace('.', "_");
-    let program = prefix().join(name);
-    let mut command = Command::new(prefix().join("bin").join(compiler));
-    command.args(sources.iter().map(|source| root().join(source)));
-    // Modules of a program go where nobody else writes.
-    if compiler == "mpifort" {
-        let modules = program.with_extension("modules");
-        fs::create_dir_all(&modules).unwrap();
-        command.arg("-J").arg(modules);
-    }
-    let output = command.args(options).arg("-o").arg(&program).arg("-lm").output().unwrap();
-    assert!(output.status.success(), "{}", text(&output));
-    program
-}
+use common::mpi::{compile, has, prefix, root, text};
 
 fn mpiexec(args: &[&str], program: &Path) -> Command {
     let mut command = Command::new(prefix().join("bin/mpiexec"));

@@ -17,8 +17,8 @@ const HELLO_MAX: Nanos = 320 * MILLI;
 /// Hellos of one attempt that are sent at once because a retry asked for them (H-15).
 const PROMPTS: u8 = 8;
 
-/// Feature bits of this side (H-4). Version 1 defines none.
-const FEATURES: u16 = 0;
+/// The feature bit of a side with vector AES (H-4, L-33).
+const VECTOR_AES: u16 = 1;
 
 /// The bytes of a handshake frame.
 pub type HandshakeFrame = [u8; HANDSHAKE_LEN];
@@ -498,10 +498,15 @@ impl Peering {
         if !(hello.version_min..=hello.version_max).contains(&VERSION) {
             return Some(RefuseReason::Version);
         }
-        if (hello.features >> 16) as u16 & !FEATURES != 0 {
+        if (hello.features >> 16) as u16 & !self.features() != 0 {
             return Some(RefuseReason::Feature);
         }
         (hello.security != self.config.security).then_some(RefuseReason::Security)
+    }
+
+    /// The features that this side has (H-4).
+    fn features(&self) -> u16 {
+        if self.config.vector_aes { VECTOR_AES } else { 0 }
     }
 
     fn make_link(&self, now: Nanos, role: Role, peer: &Handshake, ids: ChannelIds) -> Link {
@@ -513,7 +518,11 @@ impl Peering {
             Role::Responder => (theirs, mine),
         };
         let keys = self.params.key.derive(role, initiator, responder);
-        let seal = if self.authenticates { Seal::new(self.config.security, &keys) } else { Seal::Unchecked };
+        let vector_aes = self.features() & peer.features as u16 & VECTOR_AES != 0;
+        let seal = match self.config.security {
+            _ if !self.authenticates => Seal::Unchecked,
+            security => Seal::new(security, &keys, vector_aes),
+        };
         let negotiated = Negotiated {
             peer: *peer,
             my_channel: ids.channel,
@@ -552,7 +561,7 @@ impl Peering {
             version_min: VERSION,
             version_max: VERSION,
             security: self.config.security,
-            features: u32::from(FEATURES),
+            features: self.features().into(),
             job: self.job,
             from: self.params.me,
             to: self.params.peer,

@@ -53,7 +53,7 @@ impl Liveness {
     /// Advances the clock to `now`. Returns whether the peer has been silent for too long.
     pub(crate) fn advance(&mut self, now: Nanos, config: &Config) -> bool {
         // L-16: this side should have run by then, to send a heartbeat.
-        let late = now.saturating_sub(self.heartbeat_at(config));
+        let late = now.saturating_sub(self.due_after(config, config.heartbeat(self.higher) / 8));
         if late > config.silence / 16 && self.absences < MAX_ABSENCES {
             self.absences += 1;
             // Frames that arrived meanwhile may not have been read yet.
@@ -75,14 +75,22 @@ impl Liveness {
     }
 
     /// Returns when the next heartbeat is due (L-17). Until the peer answers, heartbeats are sent eight times
-    /// as often, so that one gets through even if a third of all frames is lost.
+    /// as often, and 32 times in the second half of the bound: some forty in all, of which one is answered
+    /// even if a third of all frames is lost.
     pub(crate) fn heartbeat_at(&self, config: &Config) -> Nanos {
+        let silent = self.requested.saturating_sub(self.received);
+        let pauses = if silent > config.silence / 2 { 32 } else { 8 };
+        self.due_after(config, config.heartbeat(self.higher) / pauses)
+    }
+
+    /// Returns when the next heartbeat is due, `pause` being the time between two that are not answered.
+    fn due_after(&self, config: &Config, pause: Nanos) -> Nanos {
         let interval = config.heartbeat(self.higher);
         let due = self.received + interval;
         // The lower rank sends heartbeats to its peers at the same time, so that it rarely wakes up; with
         // many peers in groups, so that their answers fit its receive buffer (L-40).
         let due =
             if self.higher { due } else { due - (due - self.group_shift(config)) % (interval / 2).max(1) };
-        due.max(self.requested + spread(interval / 8, self.seed, self.requested))
+        due.max(self.requested + spread(pause, self.seed, self.requested))
     }
 }

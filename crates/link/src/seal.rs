@@ -53,13 +53,15 @@ impl std::fmt::Debug for Seal {
 }
 
 impl Seal {
-    pub(crate) fn new(mode: Security, keys: &LinkKeys) -> Seal {
+    /// `vector_aes` says whether both sides have it (L-33).
+    pub(crate) fn new(mode: Security, keys: &LinkKeys, vector_aes: bool) -> Seal {
         match mode {
             // No secret: it is visible in every frame. It keeps out frames of earlier epochs, not attackers.
             Security::Open => Seal::Open { tx: low64(&keys.tx), rx: low64(&keys.rx) },
-            Security::Fabric => {
-                Seal::Fabric { tx: Box::new(TagKey::new(&keys.tx)), rx: Box::new(TagKey::new(&keys.rx)) }
-            }
+            Security::Fabric => Seal::Fabric {
+                tx: Box::new(TagKey::new(&keys.tx, vector_aes)),
+                rx: Box::new(TagKey::new(&keys.rx, vector_aes)),
+            },
             Security::Sealed => {
                 Seal::Sealed { tx: Box::new(Ratchet::new(keys.tx)), rx: Box::new(Ratchet::new(keys.rx)) }
             }
@@ -222,7 +224,7 @@ mod tests {
 
     fn pair(mode: Security) -> (Seal, Seal) {
         let key = JobKey::new([3; 32]);
-        let make = |role| Seal::new(mode, &key.derive(role, (0, 5), (1, 6)));
+        let make = |role| Seal::new(mode, &key.derive(role, (0, 5), (1, 6)), true);
         (make(Role::Initiator), make(Role::Responder))
     }
 
@@ -322,7 +324,7 @@ mod tests {
         assert!(open(&mut b, &bytes[..bytes.len() - 1]).is_none());
         assert!(open(&mut b, &[bytes.clone(), bytes.clone()].concat()).is_none());
         let key = JobKey::new([3; 32]);
-        let mut other = Seal::new(Security::Open, &key.derive(Role::Responder, (0, 7), (1, 6)));
+        let mut other = Seal::new(Security::Open, &key.derive(Role::Responder, (0, 7), (1, 6)), false);
         assert!(open(&mut other, &bytes).is_none());
     }
 }

@@ -21,7 +21,8 @@ use crate::erase::{erase, overwrite};
 
 /// Frames up to this length are hashed with POLYVAL.
 const SHORT_FRAME: usize = 256;
-/// Frames beyond this length are long enough for AEGIS's widest variant, whose setup is four times as long.
+/// Frames beyond this length are long enough for AEGIS's widest variant, whose setup is four times as long on
+/// a processor without vector AES.
 const LONG_FRAME: usize = 4_096;
 const BLOCK: usize = 16;
 /// Bytes that the hash processes in one step.
@@ -34,14 +35,21 @@ pub(crate) struct TagKey {
     pad: Aes128Enc,
     /// For AEGIS. The variants' initial states differ, and a packet number is used with one of them only.
     long: [u8; 16],
+    /// Frames beyond this length have the widest variant.
+    wide_beyond: usize,
 }
 
 impl TagKey {
-    /// Derives three independent secrets from one.
-    pub(crate) fn new(secret: &[u8; 32]) -> TagKey {
+    /// Derives three independent secrets from one. `vector_aes` says whether both sides have it (L-33).
+    pub(crate) fn new(secret: &[u8; 32], vector_aes: bool) -> TagKey {
         let mut parts = secrets(secret);
         let [hash, pad, long] = parts;
-        let key = TagKey { hash: Polyval::new(&hash.into()), pad: Aes128Enc::new(&pad.into()), long };
+        let key = TagKey {
+            hash: Polyval::new(&hash.into()),
+            pad: Aes128Enc::new(&pad.into()),
+            long,
+            wide_beyond: if vector_aes { SHORT_FRAME } else { LONG_FRAME },
+        };
         parts.iter_mut().for_each(|part| erase(part));
         key
     }
@@ -82,7 +90,7 @@ impl TagKey {
     fn long(&self, packet: u64, frame: &[u8]) -> u64 {
         let mut nonce = [0; 16];
         nonce[..8].copy_from_slice(&packet.to_le_bytes());
-        low64(&if frame.len() <= LONG_FRAME {
+        low64(&if frame.len() <= self.wide_beyond {
             Aegis128L::<16>::new(&self.long, &nonce).encrypt_in_place(&mut [], frame)
         } else {
             Aegis128X4::<16>::new(&self.long, &nonce).encrypt_in_place(&mut [], frame)
@@ -127,14 +135,15 @@ mod tests {
     /// L-22, L-32: the tag depends on every byte of a frame, at every length around the boundaries of groups.
     #[test]
     fn tag_depends_on_every_byte() {
-        let key = TagKey::new(&[3; 32]);
-        for len in (48..=66).chain(112..=130).chain(254..=258).chain([4_096, 4_097]) {
-            let mut frame: Vec<u8> = (0..len).map(|i| i as u8).collect();
-            let tag = key.tag(5, &frame);
-            for at in 0..len {
-                frame[at] ^= 0x10;
-                assert_ne!(key.tag(5, &frame), tag, "{len} bytes, byte {at}");
-                frame[at] ^= 0x10;
+        for key in [false, true].map(|vector_aes| TagKey::new(&[3; 32], vector_aes)) {
+            for len in (48..=66).chain(112..=130).chain(254..=258).chain([4_096, 4_097]) {
+                let mut frame: Vec<u8> = (0..len).map(|i| i as u8).collect();
+                let tag = key.tag(5, &frame);
+                for at in 0..len {
+                    frame[at] ^= 0x10;
+                    assert_ne!(key.tag(5, &frame), tag, "{len} bytes, byte {at}");
+                    frame[at] ^= 0x10;
+                }
             }
         }
     }
@@ -143,7 +152,7 @@ mod tests {
     /// algorithm changes.
     #[test]
     fn tag_depends_on_length_packet_number_and_key() {
-        let (key, other) = (TagKey::new(&[1; 32]), TagKey::new(&[2; 32]));
+        let (key, other) = (TagKey::new(&[1; 32], false), TagKey::new(&[2; 32], false));
         let mut seen = std::collections::HashSet::new();
         for len in (48..=65).chain(SHORT_FRAME - 1..=SHORT_FRAME + 2).chain(LONG_FRAME..=LONG_FRAME + 1) {
             let frame = vec![0; len];
@@ -151,7 +160,7 @@ mod tests {
                 assert!(seen.insert(key.tag(packet, &frame)), "{len} bytes, packet {packet}");
             }
             assert!(seen.insert(other.tag(1, &frame)), "{len} bytes, other key");
-            assert_eq!(key.tag(1, &frame), TagKey::new(&[1; 32]).tag(1, &frame));
+            assert_eq!(key.tag(1, &frame), TagKey::new(&[1; 32], false).tag(1, &frame));
         }
     }
 
@@ -160,7 +169,7 @@ mod tests {
     #[test]
     fn tags_are_stable() {
         let frame: Vec<u8> = (0..=255).cycle().take(8_972).collect();
-        let key = TagKey::new(&[7; 32]);
+        let key = TagKey::new(&[7; 32], false);
         let tags = [60, 256, 257, 1_472, 4_096, 8_972].map(|len| key.tag(len as u64, &frame[..len]));
         assert_eq!(
             tags,
@@ -173,5 +182,19 @@ mod tests {
                 2298103521378149493
             ]
         );
+    }
+
+    /// L-33: where both sides have vector AES, the algorithms of the shortest and the longest frames are the
+    /// same, and one replaces the other between them.
+    #[test]
+    fn vector_aes_has_one_algorithm_for_long_frames() {
+        let frame: Vec<u8> = (0..=255).cycle().take(8_972).collect();
+        let tags = |vector_aes| {
+            let key = TagKey::new(&[7; 32], vector_aes);
+            [60, 256, 4_097, 8_972, 257, 1_472, 4_096].map(|len| key.tag(1, &frame[..len]))
+        };
+        let (without, with) = (tags(false), tags(true));
+        assert_eq!(without[..4], with[..4]);
+        assert!((4..7).all(|i| without[i] != with[i]), "{without:?} {with:?}");
     }
 }

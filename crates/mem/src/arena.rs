@@ -3,6 +3,10 @@
 //! A slot is [`HEADROOM`] bytes, where the headers of all layers are written for each transmission, followed
 //! by the payload, which is written once and stays until it is acknowledged. Nothing is allocated after
 //! start-up.
+//!
+//! In a *packed* arena only the last bytes of a slot's headroom are its own; the others are the end of the
+//! slot before it. Full frames of consecutive slots are then one piece of memory, which the kernel copies
+//! faster than as many pieces.
 
 use std::any::Any;
 use std::ops::{Deref, DerefMut, Range};
@@ -29,7 +33,9 @@ pub struct Arena {
     bytes: SlotBytes,
     stride: usize,
     payload: usize,
-    free: Vec<SlotId>,
+    /// Bytes before the payload that are the slot's own.
+    headers: usize,
+    free: FreeSlots,
     /// Per slot: [`TAKEN`], and the number of the device's holds.
     states: Box<[u16]>,
 }
@@ -47,8 +53,15 @@ impl Arena {
         // sets.
         let lines = (HEADROOM + payload).div_ceil(LINE) | 1;
         let stride = lines * LINE;
-        let bytes = Box::leak(vec![0; stride * count].into_boxed_slice());
-        Arena::with(SlotBytes { bytes: bytes.into(), owner: None }, count, stride, payload)
+        Arena::with(SlotBytes::new(stride * count), count, stride, (payload, HEADROOM))
+    }
+
+    /// Creates `count` packed slots with room for `headers` and `payload` bytes each.
+    pub fn packed(count: usize, payload: usize, headers: usize) -> Arena {
+        assert!(count > 0 && count <= u32::MAX as usize && payload > 0 && headers <= HEADROOM);
+        let stride = headers + payload;
+        let bytes = SlotBytes::new(HEADROOM - headers + stride * count);
+        Arena::with(bytes, count, stride, (payload, headers))
     }
 
     /// Creates `count` slots, `stride` bytes apart, in memory that belongs to `owner`.
@@ -67,15 +80,16 @@ impl Arena {
         assert!(
             HEADROOM + payload <= stride && stride.checked_mul(count).is_some_and(|all| all <= bytes.len())
         );
-        Arena::with(SlotBytes { bytes, owner: Some(owner) }, count, stride, payload)
+        Arena::with(SlotBytes { bytes, owner: Some(owner) }, count, stride, (payload, HEADROOM))
     }
 
-    fn with(bytes: SlotBytes, count: usize, stride: usize, payload: usize) -> Arena {
+    fn with(bytes: SlotBytes, count: usize, stride: usize, (payload, headers): (usize, usize)) -> Arena {
         Arena {
             bytes,
             stride,
             payload,
-            free: (0..count as u32).rev().map(SlotId).collect(),
+            headers,
+            free: FreeSlots::new(count),
             states: vec![0; count].into_boxed_slice(),
         }
     }
@@ -85,6 +99,18 @@ impl Arena {
         self.payload
     }
 
+    /// Returns how many bytes before its payload are a slot's own: all of its headroom, unless the arena is
+    /// packed.
+    #[inline]
+    pub fn headers(&self) -> usize {
+        self.headers
+    }
+
+    /// Returns the longest frame that a slot holds.
+    pub fn frame_len(&self) -> usize {
+        if self.headers < HEADROOM { self.headers + self.payload } else { self.payload }
+    }
+
     /// Returns the number of all slots.
     pub fn capacity(&self) -> usize {
         self.states.len()
@@ -92,13 +118,13 @@ impl Arena {
 
     /// Returns the number of free slots.
     pub fn available(&self) -> usize {
-        self.free.len()
+        self.free.count
     }
 
     /// Takes a slot. Its bytes are left from its last use.
     #[inline]
     pub fn take(&mut self) -> Option<SlotId> {
-        let slot = self.free.pop()?;
+        let slot = self.free.take()?;
         self.states[slot.0 as usize] = TAKEN;
         Some(slot)
     }
@@ -114,7 +140,7 @@ impl Arena {
             return give_held(slot, state);
         }
         *state = 0;
-        self.free.push(slot);
+        self.free.give(slot);
     }
 
     /// Adds a hold: the device reads the slot after its flush (D-9).
@@ -138,7 +164,7 @@ impl Arena {
         assert!(*state & HOLDS_MAX > 0, "slot {} is not held", slot.0);
         *state -= 1;
         if *state == 0 {
-            self.free.push(slot);
+            self.free.give(slot);
         }
     }
 
@@ -192,6 +218,49 @@ impl Arena {
     }
 }
 
+/// The free slots: the lowest is taken first. Few slots are used again and again, which keeps them in the
+/// cache, and trains get neighbours in order.
+#[derive(Debug)]
+struct FreeSlots {
+    /// A bit for each slot.
+    bits: Box<[u64]>,
+    count: usize,
+    /// No word before this one has a bit.
+    first: usize,
+}
+
+impl FreeSlots {
+    fn new(count: usize) -> FreeSlots {
+        let mut bits = vec![u64::MAX; count.div_ceil(64)];
+        if !count.is_multiple_of(64) {
+            bits[count / 64] = (1 << (count % 64)) - 1;
+        }
+        FreeSlots { bits: bits.into_boxed_slice(), count, first: 0 }
+    }
+
+    #[inline]
+    fn take(&mut self) -> Option<SlotId> {
+        while let Some(word) = self.bits.get_mut(self.first) {
+            if *word != 0 {
+                let bit = word.trailing_zeros();
+                *word &= *word - 1;
+                self.count -= 1;
+                return Some(SlotId(self.first as u32 * 64 + bit));
+            }
+            self.first += 1;
+        }
+        None
+    }
+
+    #[inline]
+    fn give(&mut self, slot: SlotId) {
+        let word = slot.0 as usize / 64;
+        self.bits[word] |= 1 << (slot.0 % 64);
+        self.count += 1;
+        self.first = self.first.min(word);
+    }
+}
+
 #[cold]
 fn give_held(slot: SlotId, state: &mut u16) {
     assert!(*state & TAKEN != 0, "slot {} given back twice", slot.0);
@@ -203,6 +272,12 @@ fn give_held(slot: SlotId, state: &mut u16) {
 struct SlotBytes {
     bytes: NonNull<[u8]>,
     owner: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl SlotBytes {
+    fn new(len: usize) -> SlotBytes {
+        SlotBytes { bytes: Box::leak(vec![0; len].into_boxed_slice()).into(), owner: None }
+    }
 }
 
 // SAFETY: the bytes are accessed through this value alone, on whichever thread it is; the owner is Send and
@@ -244,6 +319,20 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
+    /// Every slot is taken once, the lowest first, and all come back.
+    #[test]
+    fn the_lowest_free_slot_is_taken() {
+        for count in [1, 63, 64, 65, 200] {
+            let mut arena = Arena::new(count, 8);
+            for _ in 0..2 {
+                assert_eq!(arena.available(), count);
+                let taken: Vec<_> = std::iter::from_fn(|| arena.take()).map(|slot| slot.0).collect();
+                assert_eq!((taken, arena.available()), ((0..count as u32).collect(), 0));
+                (0..count as u32).rev().for_each(|slot| arena.give(SlotId(slot)));
+            }
+        }
+    }
+
     #[test]
     fn slots_do_not_overlap() {
         let mut arena = Arena::new(8, 100);
@@ -259,6 +348,28 @@ mod tests {
         assert!(arena.take().is_none());
         arena.give(slots[3]);
         assert_eq!(arena.take(), Some(slots[3]));
+    }
+
+    /// D-32: the frames of neighbours in a packed arena touch and do not overlap, and neighbours
+    /// are taken one after the other, in whatever order they were given back.
+    #[test]
+    fn packed_slots_are_one_piece() {
+        let (payload, headers) = (100, 48);
+        let mut arena = Arena::packed(8, payload, headers);
+        assert_eq!((arena.headers(), arena.frame_len()), (headers, 148));
+        let slots: Vec<_> = std::iter::from_fn(|| arena.take()).collect();
+        let own = HEADROOM - headers..HEADROOM + payload;
+        for (i, slot) in slots.iter().enumerate() {
+            arena.slot_mut(*slot)[own.clone()].fill(i as u8);
+        }
+        for (i, pair) in slots.windows(2).enumerate() {
+            let (first, second) = (arena.bytes(pair[0], own.clone()), arena.bytes(pair[1], own.clone()));
+            assert!(first.iter().all(|b| *b == i as u8) && second.iter().all(|b| *b == i as u8 + 1));
+            assert_eq!(first.as_ptr_range().end, second.as_ptr());
+        }
+        [5, 2, 4, 3].iter().for_each(|i| arena.give(slots[*i]));
+        assert_eq!(std::array::from_fn(|_| arena.take().unwrap()), [slots[2], slots[3], slots[4], slots[5]]);
+        assert_eq!(Arena::new(1, 100).headers(), HEADROOM);
     }
 
     /// D-9, D-16: a held slot is not taken again, however often it was sent and whenever it was given back.

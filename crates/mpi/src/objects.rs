@@ -1,6 +1,6 @@
 //! The objects behind handles, and how they are found. A lookup that fails has the error class of its kind.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -217,6 +217,49 @@ pub fn datatype(handle: Datatype) -> Result<Arc<TypeObject>> {
         value => TYPES.get(value),
     };
     found.ok_or_else(|| invalid(c::ERR_TYPE, "datatype", handle.0, c::DATATYPE_NULL.0))
+}
+
+/// Memory of the program that lies as it is packed: `count` copies of a datatype at `at`. None if there is
+/// more to do. It takes no reference to the datatype, for calls that are over before its handle can be freed.
+#[inline]
+pub fn span(at: *mut c_void, count: i64, handle: Datatype) -> Option<(*mut u8, usize)> {
+    let size = DENSE_SIZES.get(handle.0.wrapping_sub(FIRST_TYPE)).filter(|size| **size > 0)?;
+    let len = usize::try_from(count).ok()?.checked_mul(usize::from(*size))?;
+    (isize::try_from(len).is_ok() && (len == 0 || !at.is_null())).then_some((at.cast(), len))
+}
+
+/// The sizes of predefined datatypes whose copies lie in memory as they are packed; 0 of others.
+static DENSE_SIZES: LazyLock<[u16; 0x100]> = LazyLock::new(|| {
+    let mut sizes = [0; 0x100];
+    for (size, object) in sizes.iter_mut().zip(PREDEFINED.iter()) {
+        let dense = object.as_ref().filter(|object| object.of.is_dense());
+        *size = dense.and_then(|object| u16::try_from(object.of.size()).ok()).unwrap_or(0);
+    }
+    sizes
+});
+
+/// A communicator for the time of one call: that of all ranks without counting a reference.
+pub enum CommRef {
+    World(&'static Communicator),
+    Other(Arc<Communicator>),
+}
+
+impl std::ops::Deref for CommRef {
+    type Target = Communicator;
+
+    #[inline]
+    fn deref(&self) -> &Communicator {
+        match self {
+            CommRef::World(comm) => comm,
+            CommRef::Other(comm) => comm,
+        }
+    }
+}
+
+/// As [`comm`], for the time of one call.
+#[inline]
+pub fn comm_ref(handle: Comm) -> Result<CommRef> {
+    if handle == c::COMM_WORLD { Ok(CommRef::World(&WORLD)) } else { comm(handle).map(CommRef::Other) }
 }
 
 pub fn comm(handle: Comm) -> Result<Arc<Communicator>> {

@@ -186,14 +186,18 @@ impl Receiving {
                 }
                 Completion::with(self.comm.status(&found))
             }
-            Err(tautline::Error::Truncated(found)) => {
-                let text =
-                    format!("the message has {} bytes, the receive has room for {}", found.len, self.room);
-                let status = Status { bytes: self.room, ..self.comm.status(&found) };
-                Completion::failed(Error::new(ERR_TRUNCATE, text), status)
-            }
-            Err(error) => Completion::of(Err(network::failure(error))),
+            Err(error) => Receiving::failed(&self.comm, self.room, error),
         })
+    }
+
+    /// The end of a receive that failed; it had room for so many bytes.
+    pub fn failed(comm: &Communicator, room: u64, error: tautline::Error) -> Completion {
+        let tautline::Error::Truncated(found) = error else {
+            return Completion::of(Err(network::failure(error)));
+        };
+        let text = format!("the message has {} bytes, the receive has room for {room}", found.len);
+        let status = Status { bytes: room, ..comm.status(&found) };
+        Completion::failed(Error::new(ERR_TRUNCATE, text), status)
     }
 }
 

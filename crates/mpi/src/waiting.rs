@@ -1,7 +1,7 @@
 //! Waiting for operations, and progress of those that nobody waits for. A thread that waits holds no lock, so
 //! it never holds up the calls of another.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -42,6 +42,29 @@ fn poll_background(ids: &mut Vec<RequestId>, idle: bool) {
         list.retain(|one| !ended.iter().any(|other| Arc::ptr_eq(one, other)));
         BACKGROUND_LEN.store(list.len(), Ordering::Release);
     }
+}
+
+/// The program has started a collective without waiting for it.
+static STARTS_COLLECTIVES: AtomicBool = AtomicBool::new(false);
+
+/// Notes that a collective was started that makes progress in other calls.
+pub fn note_started_collective() {
+    STARTS_COLLECTIVES.store(true, Ordering::Release);
+}
+
+/// For how long a call may wait for one operation without looking after others; none if there are others
+/// that make progress only in calls like this one. Makes progress with those.
+#[inline]
+pub fn time_alone() -> Option<Duration> {
+    let others = STARTS_COLLECTIVES.load(Ordering::Acquire) || BACKGROUND_LEN.load(Ordering::Acquire) > 0;
+    if others { time_beside_others() } else { Some(IDLE) }
+}
+
+#[inline(never)]
+fn time_beside_others() -> Option<Duration> {
+    let mut ids = Vec::new();
+    poll_background(&mut ids, false);
+    ids.is_empty().then_some(IDLE)
 }
 
 /// Makes progress without waiting.

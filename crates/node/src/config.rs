@@ -134,7 +134,8 @@ pub struct Config {
     pub gro: bool,
     /// Microseconds for which the kernel may busy-poll the card; zero for none.
     pub busy_poll_us: u32,
-    /// Bytes of socket receive buffer; the system's default if not set.
+    /// Bytes of socket receive buffer; if not set, 1 MiB or what the system lets users have
+    /// (twice `net.core.rmem_max`).
     pub receive_buffer: Option<usize>,
     /// Bytes that each peer on this host can be lent at a time; zero for none. Memory is allocated when it is
     /// first lent, and reused.

@@ -139,6 +139,7 @@ fn udp_config(socket: Option<OwnedFd>, config: &Config, bind: SocketAddr) -> Udp
         (udp.gso, udp.gro) = (config.gso, config.gro);
         udp.busy_poll_us = config.busy_poll_us;
         udp.rcvbuf = config.receive_buffer;
+        udp.packed = Some(tautline_wire::frame::HEADER_LEN);
     })
 }
 

@@ -207,7 +207,9 @@ fn computing(device: DeviceName) {
     let (computes, talks) = (all.pop().unwrap(), all.pop().unwrap());
     let busy = Duration::from_secs(10);
     let other = std::thread::spawn(move || {
-        let ep = join(Endpoint::builder().on_short("x", |_: Short<'_>| {}), computes);
+        // Less than the other side sends.
+        let builder = Endpoint::builder().config(common::config(|c| c.link.credit_slots = 256));
+        let ep = join(builder.on_short("x", |_: Short<'_>| {}), computes);
         ep.serve(1).unwrap();
         let (start, before, mut sum) = (Instant::now(), ep.handled(), 0u64);
         while start.elapsed() < busy {

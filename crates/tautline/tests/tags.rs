@@ -1,8 +1,10 @@
 //! Messages that receives take by source and tag.
 
-use crate::common::{config, join, run_over};
+use std::time::Duration;
+
+use crate::common::{Limit, await_event, config, job_beside_an_absent_rank, join, run_over};
 use tautline::tags::{ANY, Request, Tags};
-use tautline::{DeviceName, Down, Endpoint, Error, Job, SendError};
+use tautline::{DeviceName, Down, Endpoint, Error, Event, Job, SendError};
 
 const DEVICES: [DeviceName; 2] = [DeviceName::Shm, DeviceName::Udp];
 const CREDIT: usize = 1 << 20;
@@ -194,6 +196,69 @@ fn unexpected_flood_is_bounded() {
     }
 }
 
+/// E-2, E-5, E-6, E-15: short messages go to the receives that a plain list says, whether these find them in
+/// the ring, in the queue, or are posted, and their credit is returned.
+#[test]
+fn short_messages_equal_a_list() {
+    /// More than the credit of a peer.
+    const MESSAGES: u32 = 30_000;
+    const ROUND: u32 = 20;
+    let numbers = |seed: u32| {
+        let mut state = seed;
+        move |below: u32| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) % below
+        }
+    };
+    for device in DEVICES {
+        run_over(device, 2, |job| {
+            let (ep, tags) = enter(job);
+            // Both ranks draw the same messages; the second also draws how it receives them.
+            let (mut draw, mut choose) = (numbers(1), numbers(2));
+            for round in 0..MESSAGES / ROUND {
+                let messages: Vec<(u32, Vec<u8>)> =
+                    (0..ROUND).map(|at| (draw(3), content(round * ROUND + at, draw(50) as usize))).collect();
+                if ep.rank() == 0 {
+                    messages.iter().for_each(|(tag, bytes)| tags.send(1, *tag, bytes).unwrap());
+                    tags.receive(1, 9, &mut Vec::new()).unwrap();
+                    continue;
+                }
+                let mut list = messages;
+                while !list.is_empty() {
+                    let tag = list[choose(list.len() as u32) as usize].0;
+                    let pattern = (choose(5) > 0).then_some(tag);
+                    let oldest = list.iter().position(|it| pattern.is_none_or(|tag| it.0 == tag)).unwrap();
+                    let (tag, bytes) = list.remove(oldest);
+                    let room = if choose(10) == 0 { bytes.len() / 2 } else { bytes.len() + 3 };
+                    let mut buffer = vec![0; room];
+                    let result = if choose(4) == 0 {
+                        tags.start_receive(0, pattern, buffer.clone()).unwrap().wait().map(
+                            |(status, back)| {
+                                buffer = back;
+                                status
+                            },
+                        )
+                    } else {
+                        tags.receive(0, pattern, &mut buffer)
+                    };
+                    let status = match result {
+                        Ok(status) => status,
+                        Err(Error::Truncated(status)) if room < bytes.len() => status,
+                        other => panic!("{other:?}"),
+                    };
+                    assert_eq!((status.source, status.tag, status.len), (0, tag, bytes.len() as u64));
+                    if room >= bytes.len() {
+                        assert_eq!(buffer[..bytes.len()], bytes);
+                        assert!(buffer[bytes.len()..].iter().all(|byte| *byte == 0));
+                    }
+                }
+                tags.send(0, 9, &[]).unwrap();
+            }
+            ep.close().unwrap();
+        });
+    }
+}
+
 /// E-7: a message longer than its buffer fails the receive, with its first bytes in place, and no other.
 #[test]
 fn long_messages_are_truncated() {
@@ -287,6 +352,28 @@ fn probe_claim_and_cancel() {
             meet(&ep, &tags);
             ep.close().unwrap();
         });
+    }
+}
+
+/// E-10: receives and probes fail also if the peer was gone before any message had been sent or received.
+#[test]
+fn a_peer_that_was_never_up_fails_its_receives() {
+    let _limit = Limit::seconds(60);
+    for device in DEVICES {
+        for probes in [false, true] {
+            let (job, absent) = job_beside_an_absent_rank(Some(device));
+            let time = Duration::from_millis(20);
+            let ep = join(Endpoint::builder().config(config(|c| c.connect_timeout = time)), job);
+            let tags = ep.tags(0);
+            ep.connect(1).unwrap();
+            await_event(&ep, |event| matches!(event, Event::PeerDown { peer: 1, .. }));
+            let failed = match probes {
+                false => tags.receive(1, 5, &mut vec![0; 9]).map(drop),
+                true => tags.probe(1, 5).map(drop),
+            };
+            assert!(matches!(failed, Err(Error::PeerGone(1, Down::Unreachable))), "{failed:?}");
+            drop(absent);
+        }
     }
 }
 

@@ -39,7 +39,8 @@ fn receive_late(job: Job, go_on: &mpsc::Receiver<()>) -> u64 {
             Ok(())
         }
     });
-    let ep = join(builder, job);
+    // Its credit is less than what it is sent.
+    let ep = join(builder.config(Config::with(|config| config.link.credit_slots = 256)), job);
     meet(&ep, 0);
     let _ = go_on.recv();
     // The end of rank 0 ends the wait, also as the failure of a handler whose message broke off.

@@ -33,6 +33,22 @@ pub const LOANED_DATA_LEN: usize = SHORT_LEN + 32;
 /// bytes follow.
 pub const ANNOUNCED: u64 = 0;
 
+/// The first words of a frame with a whole message of `len` bytes, which follow.
+#[inline]
+pub fn message_head(context: u32, tag: u32, len: usize) -> [u64; EAGER_HEAD / 8] {
+    // Kind, no flags, no handler, and the bytes after the header.
+    [u64::from(EAGER) | ((len + 8) as u64) << 32, u64::from(context) | u64::from(tag) << 32]
+}
+
+/// Context, tag and length of the message if a frame of `len` bytes that begins with these words is one
+/// record with a whole message; the message follows them. None says nothing about the frame.
+#[inline]
+pub fn whole_message(words: [u64; 2], len: usize) -> Option<(u32, u32, usize)> {
+    let data = len.checked_sub(EAGER_HEAD)?;
+    let (context, tag) = (words[1] as u32, (words[1] >> 32) as u32);
+    (words == message_head(context, tag, data)).then_some((context, tag, data))
+}
+
 /// An envelope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope {
@@ -265,6 +281,28 @@ mod tests {
             TagRecord::Matched { id: 11 },
             TagRecord::Fence { first: 12, last: 12 },
         ]
+    }
+
+    /// E-15: the first words of a frame tell whether it is a whole message in one record, and nothing else.
+    #[test]
+    fn a_whole_message_is_known_by_its_first_words() {
+        let words = |out: &[u8]| [u64_at(out, 0), u64_at(out, 8)];
+        for record in all() {
+            let mut out = [0; 64];
+            let data = if let TagRecord::Eager { data, .. } = record { data } else { &[] };
+            let head = record.write(&mut out, 0, data.len());
+            let found = whole_message(words(&out), head + data.len());
+            let TagRecord::Eager { context, tag, data } = record else {
+                assert_eq!(found, None, "{record:?}");
+                continue;
+            };
+            assert_eq!(found, Some((context, tag, data.len())));
+            assert_eq!(message_head(context, tag, data.len()), words(&out));
+            // Another record follows, or some bytes are missing.
+            assert_eq!(whole_message(words(&out), head + data.len() + 16), None);
+            assert_eq!(whole_message(words(&out), head + data.len() - 1), None);
+        }
+        assert_eq!(whole_message([0, 0], 7), None);
     }
 
     /// E-3: tag records of every kind read back as written, several in a slot; cut short, none is read.

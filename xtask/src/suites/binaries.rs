@@ -1,13 +1,18 @@
 //! Programs that others have compiled for the ABI of MPICH, and kernels of our own: each checks its results
 //! and says so.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use anyhow::{Context, Result, bail};
 
-use super::{Place, call};
+use super::{Place, call, pip, progress};
 use crate::{run, setup};
+
+fn name(program: &Path) -> Cow<'_, str> {
+    program.file_name().unwrap_or_default().to_string_lossy()
+}
 
 /// Runs a program under `mpiexec` and returns what it wrote; fails with the end of that.
 fn mpiexec(place: &Place, args: &[&str], program: &Path, options: &[&str], folder: &Path) -> Result<String> {
@@ -66,15 +71,20 @@ pub fn scalapack(place: &Place) -> Result<String> {
     }
     programs.retain(|path| is_linear_algebra(path));
     programs.sort();
-    let (mut passed, mut runs) = (0, 0);
+    let (mut passed, mut runs, mut failed) = (0, 0, Vec::new());
     for ranks in ["1", "2", "4"] {
         for program in programs.iter().filter(|program| ranks == "4" || !needs_four(program)) {
-            let text = mpiexec(place, &["-n", ranks], program, &[], program.parent().unwrap_or(&folder))?;
+            progress(&format!("{} with {ranks} ranks", name(program)));
             let judge = if compares_unset_variables(program) { residuals } else { verdict };
-            passed += judge(&text).with_context(|| format!("{} with {ranks} ranks", program.display()))?;
+            let folder = program.parent().unwrap_or(&folder);
+            match mpiexec(place, &["-n", ranks], program, &[], folder).and_then(|text| judge(&text)) {
+                Ok(count) => passed += count,
+                Err(error) => failed.push(failure(program, ranks, &error)),
+            }
             runs += 1;
         }
     }
+    ensure_none(&failed)?;
     Ok(format!("{} programs, {runs} runs, {passed} tests passed", programs.len()))
 }
 
@@ -139,35 +149,55 @@ fn verdict(text: &str) -> Result<usize> {
     Ok(passed)
 }
 
-/// Intel's benchmarks, from the package with the runtime of Intel MPI: all that they do by default.
-pub fn imb(place: &Place) -> Result<String> {
+/// Intel's benchmarks, from the package with the runtime of Intel MPI.
+pub fn install_imb(folder: &Path) -> Result<Vec<PathBuf>> {
     const PACKAGE: &str = "impi-rt==2021.19.0";
-    let target = place.folder.join("imb");
-    let find = || {
-        let mut found = Vec::new();
-        for program in ["IMB-MPI1", "IMB-P2P", "IMB-NBC"] {
-            found.push(find_below(&target, program)?);
-        }
-        Some(found)
+    let target = folder.join("imb");
+    let find = || -> Option<Vec<PathBuf>> {
+        ["IMB-MPI1", "IMB-P2P", "IMB-NBC"].iter().map(|program| find_below(&target, program)).collect()
     };
     if find().is_none() {
-        let mut pip = Command::new("python3");
-        let options = ["-m", "pip", "-q", "install", "--no-deps", "--target"];
-        call(pip.args(options).arg(&target).arg(PACKAGE))?;
+        call(pip().args(["install", "--no-deps", "--target"]).arg(&target).arg(PACKAGE))?;
     }
-    let programs = find().with_context(|| format!("{PACKAGE} has no IMB below {}", target.display()))?;
-    let mut tables = 0;
+    find().with_context(|| format!("{PACKAGE} has no IMB below {}", target.display()))
+}
+
+/// All that they do by default.
+pub fn imb(place: &Place) -> Result<String> {
+    let programs = install_imb(&place.folder)?;
+    let (mut tables, mut failed) = (0, Vec::new());
     for ranks in ["2", "4"] {
-        for program in programs.iter().filter(|program| ranks == "4" || !needs_four(program)) {
-            let text = mpiexec(place, &["-n", ranks], program, &[], &place.folder)?;
-            let done = text.matches("# Benchmarking").count();
-            if done == 0 || !text.contains("All processes entering MPI_Finalize") {
-                bail!("{} with {ranks} ranks did not come to its end:\n{text}", program.display());
+        for program in &programs {
+            progress(&format!("{} with {ranks} ranks", name(program)));
+            let output = mpiexec(place, &["-n", ranks], program, &[], &place.folder);
+            match output.and_then(|text| finished_tables(&text)) {
+                Ok(count) => tables += count,
+                Err(error) => failed.push(failure(program, ranks, &error)),
             }
-            tables += done;
         }
     }
+    ensure_none(&failed)?;
     Ok(format!("{} programs with 2 and 4 ranks, {tables} tables", programs.len()))
+}
+
+/// The number of tables in the output of one of Intel's benchmarks that has come to its end.
+fn finished_tables(text: &str) -> Result<usize> {
+    let tables = text.matches("# Benchmarking").count();
+    if tables == 0 || !text.contains("All processes entering MPI_Finalize") {
+        bail!("it did not come to its end:\n{text}");
+    }
+    Ok(tables)
+}
+
+/// Prints why a program failed, and returns its name for the summary.
+fn failure(program: &Path, ranks: &str, error: &anyhow::Error) -> String {
+    let what = format!("{} with {ranks} ranks", name(program));
+    println!("{what}: {error:#}");
+    what
+}
+
+fn ensure_none(failed: &[String]) -> Result<()> {
+    if failed.is_empty() { Ok(()) } else { bail!("{} runs failed: {}", failed.len(), failed.join(", ")) }
 }
 
 /// A file with this name, in a folder or below it.

@@ -1,10 +1,11 @@
 //! The tests of mpi4py, from its source, with the published package, whose ABI is that of MPICH.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
-use super::{Place, call, pip, read};
+use super::{Place, call, pip, progress, read};
 
 const MPI4PY: &str = "mpi4py==4.1.2";
 const MPI4PY_SOURCE: &str = "mpi4py-4.1.2";
@@ -36,14 +37,20 @@ impl Exclusions {
     }
 }
 
-/// Installs the package and runs its tests with 1 to 4 ranks.
-pub fn run(place: &Place) -> Result<String> {
-    let Place { root, folder, prefix } = place;
+/// Installs the package and returns the folder for `PYTHONPATH`.
+pub fn install(folder: &Path) -> Result<PathBuf> {
     let python = folder.join("python");
-    let left_out = Exclusions::parse(&read(&root.join(LIST))?)?;
     if !python.join("mpi4py").is_dir() {
         call(pip().args(["install", "--no-deps", "--target"]).arg(&python).arg(MPI4PY))?;
     }
+    Ok(python)
+}
+
+/// Installs the package and runs its tests with 1 to 4 ranks.
+pub fn run(place: &Place) -> Result<String> {
+    let Place { root, folder, prefix } = place;
+    let left_out = Exclusions::parse(&read(&root.join(LIST))?)?;
+    let python = install(folder)?;
     let source = folder.join(MPI4PY_SOURCE);
     if !source.is_dir() {
         let options = ["download", "--no-deps", "--no-binary", ":all:", "-d"];
@@ -51,8 +58,9 @@ pub fn run(place: &Place) -> Result<String> {
         let archive = folder.join(format!("{MPI4PY_SOURCE}.tar.gz"));
         call(Command::new("tar").arg("xzf").arg(archive).arg("-C").arg(folder))?;
     }
+    let (mut counts, mut failed) = (Vec::new(), Vec::new());
     for ranks in ["1", "2", "3", "4"] {
-        println!("mpi4py: {ranks} ranks");
+        progress(&format!("{ranks} ranks"));
         let mut command = Command::new(prefix.join("bin/mpiexec"));
         command.args(["-timeout", "600", "-n", ranks, "python3"]).arg(root.join(DRIVER)).arg("-q");
         command.args(left_out.modules.iter().flat_map(|module| ["-e", module]));
@@ -61,15 +69,40 @@ pub fn run(place: &Place) -> Result<String> {
             // The others need one rank only.
             command.args(["-i", "comm|p2p|cco"]);
         }
-        call(command.current_dir(&source).env("PYTHONPATH", &python))?;
+        command.current_dir(&source).env("PYTHONPATH", &python);
+        let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
+        let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        match cases(&text).filter(|_| output.status.success()) {
+            Some(count) => counts.push(count.to_string()),
+            None => {
+                println!("{text}");
+                failed.push(ranks);
+            }
+        }
+    }
+    if !failed.is_empty() {
+        bail!("its tests fail with {} ranks; what they say is above", failed.join(", "));
     }
     let (modules, tests) = (left_out.modules.len(), left_out.tests.len());
-    Ok(format!("1 to 4 ranks, without {modules} modules and {tests} tests"))
+    let counts = counts.join(", ");
+    Ok(format!("{counts} cases with 1 to 4 ranks, without {modules} modules and {tests} tests"))
+}
+
+/// How many cases were run, as Python's unittest tells at the end.
+fn cases(text: &str) -> Option<u32> {
+    let line = text.lines().find_map(|line| line.split_once("Ran ")?.1.split_once(" tests in "))?;
+    line.0.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cases_are_counted() {
+        assert_eq!(cases("[0@host] OK\nRan 853 tests in 9.1s\n\nOK (skipped=3)\n"), Some(853));
+        assert_eq!(cases("Traceback\n"), None);
+    }
 
     #[test]
     fn every_line_of_the_list_has_a_reason() {

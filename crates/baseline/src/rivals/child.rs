@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 /// Runs a program to its end and returns its output, or the failure.
 pub(super) fn run(command: &mut Command, time: Duration) -> Result<String, String> {
@@ -60,7 +60,10 @@ pub(super) fn last_complaint(complaints: &str) -> String {
     lines.find(|line| line.chars().any(char::is_alphabetic)).map_or(String::new(), |line| format!(": {line}"))
 }
 
-/// A program in a process group of its own, killed with all its children when dropped.
+/// How long a program may take to end by itself when it is asked to.
+const TERM_TIME: Duration = Duration::from_secs(10);
+
+/// A program in a process group of its own, ended with all its children when dropped.
 pub(super) struct Background(Child);
 
 impl Background {
@@ -83,6 +86,14 @@ impl Background {
 impl Drop for Background {
     fn drop(&mut self) {
         if let Some(group) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
+            if self.ended().is_none() {
+                // A launcher that is killed leaves the files of its ranks behind.
+                let _ = kill_process(group, Signal::TERM);
+                let until = Instant::now() + TERM_TIME;
+                while self.ended().is_none() && Instant::now() < until {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            }
             // The group may be gone already.
             let _ = kill_process_group(group, Signal::KILL);
         }

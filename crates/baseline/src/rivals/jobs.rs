@@ -44,6 +44,7 @@ impl JobProgram {
         let mpi = match rival {
             Rival::OpenMpi => tools::open_mpi(),
             Rival::Mpich => tools::mpich(),
+            Rival::TautlineMpi => tools::tautline_mpi(),
             _ => return Err(format!("{} has no launcher of jobs", rival.name())),
         };
         let mpi = mpi.ok_or("its mpirun or mpicc is not installed")?;

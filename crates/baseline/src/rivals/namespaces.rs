@@ -31,6 +31,13 @@ impl Namespaces {
         command
     }
 
+    /// A program, the next argument, in a namespace.
+    pub(super) fn enter(&self, side: usize) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(self.namespace(side));
+        command
+    }
+
     fn namespace(&self, side: usize) -> String {
         format!("--net=/proc/{}/ns/net", self.processes[side])
     }

@@ -3,8 +3,9 @@
 //! bound.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::Shutdown;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -48,7 +49,8 @@ impl Team {
         let commands = match rival {
             Rival::Ucx => ucx(route, placement, &folder, &socket)?,
             Rival::OpenMpi => vec![open_mpi(route, placement, &folder, &socket)?],
-            _ => vec![mpich(placement, &folder, &socket)?],
+            Rival::TautlineMpi => tautline_mpi(route, placement, &folder, &socket)?,
+            _ => vec![mpich(tools::mpich(), &[], placement, &folder, &socket)?],
         };
         let file = File::create(folder.path().join(COMPLAINTS)).map_err(|e| e.to_string())?;
         let mut processes = Vec::new();
@@ -166,12 +168,53 @@ fn open_mpi(route: Route, placement: &Placement, folder: &TempDir, socket: &Path
     Ok(command)
 }
 
-fn mpich(placement: &Placement, folder: &TempDir, socket: &Path) -> Result<Command, String> {
-    let mpi = tools::mpich().ok_or("its mpirun or mpicc is not installed")?;
+fn mpich(
+    mpi: Option<tools::Mpi>,
+    options: &[&str],
+    placement: &Placement,
+    folder: &TempDir,
+    socket: &Path,
+) -> Result<Command, String> {
+    let mpi = mpi.ok_or("its mpirun or mpicc is not installed")?;
     let program = compile(&mpi.mpicc, folder, "link_mpi.h", &[])?;
     let mut command = Command::new(&mpi.mpirun);
-    arguments(command.args(["-n", "2"]).arg(program), placement, socket);
+    arguments(command.args(options).args(["-n", "2"]).arg(program), placement, socket);
     Ok(command)
+}
+
+/// Names the rank of a process that is started here.
+const RANK: &str = "TAUTLINE_BENCH_RANK";
+
+/// Ours as MPICH; between namespaces with a list of members that both ranks read.
+fn tautline_mpi(
+    route: Route,
+    placement: &Placement,
+    folder: &TempDir,
+    socket: &Path,
+) -> Result<Vec<Command>, String> {
+    let mpi = tools::tautline_mpi();
+    let Some(namespaces) = &placement.namespaces else {
+        let options: &[&str] = if route == Route::Tcp { &["--device", "udp"] } else { &[] };
+        return Ok(vec![mpich(mpi, options, placement, folder, socket)?]);
+    };
+    let (mpi, libraries) = mpi.zip(tools::tautline_libraries()).ok_or("it is not installed")?;
+    let program = compile(&mpi.mpicc, folder, "link_mpi.h", &[])?;
+    let mut key = [0; 32];
+    File::open("/dev/urandom").and_then(|mut from| from.read_exact(&mut key)).map_err(|e| e.to_string())?;
+    let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+    let [first, second] = namespaces.addresses;
+    let text =
+        format!("tautline-job 1\nkey {key}\nrank ${RANK}\nmember 0 {first}:9000\nmember 1 {second}:9000\n");
+    let job = folder.path().join("job");
+    fs::write(&job, text).map_err(|e| e.to_string())?;
+    fs::set_permissions(&job, fs::Permissions::from_mode(0o600)).map_err(|e| e.to_string())?;
+    let start = |rank: usize| {
+        let mut command = namespaces.enter(rank);
+        command.env("TAUTLINE_JOB_FILE", &job).env(RANK, rank.to_string());
+        arguments(command.env("LD_LIBRARY_PATH", &libraries).arg(&program), placement, socket);
+        command
+    };
+    Ok([0, 1].map(start).into())
 }
 
 /// UCX has no launcher, so the processes are started here.

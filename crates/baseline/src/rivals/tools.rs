@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use super::child::run;
@@ -49,6 +50,24 @@ pub(super) fn mpich() -> Option<Mpi> {
         mpirun: first(&["mpirun.mpich", "mpiexec.hydra", "mpirun"], "--version", "HYDRA")?,
         mpicc: first(&["mpicc.mpich", "mpicc"], "-v", "MPICH").filter(has_header)?,
     })
+}
+
+static TAUTLINE_MPI: OnceLock<PathBuf> = OnceLock::new();
+
+/// Says in which folder our own MPI is installed, once.
+pub fn set_tautline_mpi(prefix: PathBuf) {
+    let _ = TAUTLINE_MPI.set(prefix);
+}
+
+/// The folder with our own libraries.
+pub(super) fn tautline_libraries() -> Option<PathBuf> {
+    Some(TAUTLINE_MPI.get()?.join("lib"))
+}
+
+pub(super) fn tautline_mpi() -> Option<Mpi> {
+    let commands = TAUTLINE_MPI.get()?.join("bin");
+    let mpi = Mpi { mpirun: commands.join("mpiexec"), mpicc: commands.join("mpicc") };
+    Some(mpi).filter(|mpi| has_header(&mpi.mpicc))
 }
 
 /// Whether an MPI's compiler finds its header, which is in a package of its own.

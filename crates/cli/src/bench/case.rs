@@ -77,6 +77,8 @@ pub enum Shared {
 pub enum Other {
     OpenMpi,
     Mpich,
+    /// Our own, as the others are measured: the same C programs. Over UDP instead of TCP.
+    TautlineMpi,
     Ucx,
     /// Its own test, which resends an untouched buffer.
     UcxPerftest,
@@ -182,9 +184,10 @@ impl Mode {
 }
 
 impl Other {
-    const ALL: [Other; 8] = [
+    const ALL: [Other; 9] = [
         Other::OpenMpi,
         Other::Mpich,
+        Other::TautlineMpi,
         Other::Ucx,
         Other::UcxPerftest,
         Other::ZeroMq,
@@ -203,6 +206,7 @@ impl Other {
         match self {
             Other::OpenMpi => Rival::OpenMpi,
             Other::Mpich => Rival::Mpich,
+            Other::TautlineMpi => Rival::TautlineMpi,
             Other::Ucx => Rival::Ucx,
             Other::UcxPerftest => Rival::UcxPerftest,
             Other::ZeroMq => Rival::ZeroMq,
@@ -214,6 +218,16 @@ impl Other {
     /// Whether its own test resends an untouched buffer, whatever is requested.
     pub fn is_warm(self) -> bool {
         self == Other::UcxPerftest
+    }
+
+    /// Whether it is another one's.
+    pub fn is_foreign(self) -> bool {
+        self != Other::TautlineMpi
+    }
+
+    /// Whether it is an MPI.
+    pub fn is_mpi(self) -> bool {
+        matches!(self, Other::OpenMpi | Other::Mpich | Other::TautlineMpi)
     }
 
     /// Whether it has messages, and not only calls.
@@ -300,6 +314,8 @@ impl System {
             System::Rival { other: Other::OpenMpi, tcp: false } => "openmpi",
             System::Rival { other: Other::OpenMpi, tcp: true } => "openmpi-tcp",
             System::Rival { other: Other::Mpich, .. } => "mpich",
+            System::Rival { other: Other::TautlineMpi, tcp: false } => "tautline-mpi",
+            System::Rival { other: Other::TautlineMpi, tcp: true } => "tautline-mpi-udp",
             System::Rival { other: Other::Ucx, tcp: false } => "ucx",
             System::Rival { other: Other::Ucx, tcp: true } => "ucx-tcp",
             System::Rival { other: Other::UcxPerftest, .. } => "ucx-perftest",
@@ -354,6 +370,7 @@ impl System {
             System::Plain { kind: Plain::UdpBusy, .. } => "udp",
             System::Plain { kind, .. } => kind.kind().name(),
             System::Xdp { .. } => "xdp",
+            System::Rival { other: Other::TautlineMpi, tcp: true } => "udp",
             System::Rival { tcp: true, .. } => "tcp",
             System::Rival { other: Other::ZeroMq | Other::Tarpc, .. } => "unix",
             System::Shared { .. } | System::Lent | System::SingleCopy | System::Rival { .. } => "shm",
@@ -383,6 +400,17 @@ impl System {
                 | System::Rival { other: Other::Ucx, .. }
                 | System::Taut { device: Device::Shm, .. }
                 | System::Memory { device: Device::Shm, .. }
+        )
+    }
+
+    /// Whether it is a bare UDP socket.
+    pub fn is_raw_udp(self) -> bool {
+        matches!(
+            self,
+            System::Plain { kind: Plain::Udp | Plain::UdpBusy, .. }
+                | System::Gso { .. }
+                | System::Datagrams { .. }
+                | System::Packed { .. }
         )
     }
 

@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
+use super::machine::Run;
 use super::table::{short, size};
 
 /// A row of an earlier run, as `--json` wrote it.
@@ -19,6 +20,7 @@ struct Row {
     low: Option<f64>,
     high: Option<f64>,
     rounds: usize,
+    run: Option<Run>,
 }
 
 /// What must be equal for two rows to be compared.
@@ -110,6 +112,16 @@ pub fn compare(before: &Path, after: &Path, json: bool) -> Result<String> {
         of(Verdict::WithinSpread),
         of(Verdict::TooFewRounds)
     );
+    let machine =
+        |rows: &BTreeMap<Key, Row>| rows.values().find_map(|row| row.run.as_ref()).map(Run::machine);
+    if let Some((first, second)) = machine(&old).zip(machine(&new))
+        && first != second
+    {
+        let _ = writeln!(
+            text,
+            "the machines differ, so compare ratios inside each run instead; first: {first}; second: {second}"
+        );
+    }
     for (name, one, other) in [("first", &old, &new), ("second", &new, &old)] {
         let alone = one.keys().filter(|key| !other.contains_key(key)).count();
         if alone > 0 {
@@ -236,7 +248,15 @@ mod tests {
             security: None,
             warm: false,
         };
-        Row { key, unit: unit.into(), median: Some(median), low: Some(low), high: Some(high), rounds }
+        Row {
+            key,
+            unit: unit.into(),
+            median: Some(median),
+            low: Some(low),
+            high: Some(high),
+            rounds,
+            run: None,
+        }
     }
 
     fn verdict(unit: &str, before: [f64; 3], after: [f64; 3], rounds: usize) -> Verdict {

@@ -113,13 +113,13 @@ fn about(page: &mut String, report: &Report) {
     let m = &report.machine;
     let _ = write!(
         page,
-        "<h2>The machine</h2><p class=\"soft\">{}, {} cores{}, {}; load {:.2} when it began. Side A on core {}, side B on core {}. \
+        "<h2>The machine</h2><p class=\"soft\">{}, {} cores{}, {}; others used {:.1} cores when it began. Side A on core {}, side B on core {}. \
          A system call {:.0} ns, a clock read {:.0} ns, a cache line {} ns one way, copies {:.0} (64 KiB) and {:.0} GB/s (1 MiB).</p>",
         escape(&m.machine.cpu),
         m.machine.cores,
         if m.machine.virtualised { " (virtual)" } else { "" },
         escape(&m.machine.kernel),
-        m.machine.load,
+        m.cores_in_use,
         m.cores[0],
         m.cores[1],
         m.system_call_ns,

@@ -1,6 +1,9 @@
 //! The state of the machine, its bare limits, and the installed rivals.
 
-use tautline_baseline::cpu::Machine;
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+use tautline_baseline::cpu::{Machine, cores_in_use};
 use tautline_baseline::limits;
 use tautline_baseline::rivals::{self, RivalStatus};
 use tautline_baseline::xdp;
@@ -8,9 +11,32 @@ use tautline_baseline::xdp;
 use super::pair::Path;
 use super::plan::Extent;
 
+/// The run that a row belongs to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    pub version: String,
+    /// Seconds since 1970.
+    pub began: u64,
+    pub processor: String,
+    pub cores: usize,
+    pub kernel: String,
+    /// Cores that others used when it began.
+    pub cores_in_use: f64,
+}
+
+impl Run {
+    /// What has to be the same for two runs' figures to be comparable.
+    pub fn machine(&self) -> String {
+        format!("{}, {} cores, {}", self.processor, self.cores, self.kernel)
+    }
+}
+
 /// What a reader must know to judge the figures.
 pub struct State {
     pub machine: Machine,
+    pub began: SystemTime,
+    /// Cores that others used when the run began.
+    pub cores_in_use: f64,
     pub cores: [usize; 2],
     pub system_call_ns: f64,
     pub clock_read_ns: f64,
@@ -30,8 +56,11 @@ impl State {
     pub fn examine(extent: Extent, cores: [usize; 2], paths: &[Path]) -> State {
         let batches = if extent == Extent::Smoke { 3 } else { 100 };
         let line = if extent == Extent::Smoke { 1_000 } else { 200_000 };
+        let a_while = Duration::from_millis(if extent == Extent::Smoke { 20 } else { 400 });
         State {
             machine: Machine::examine(),
+            began: SystemTime::now(),
+            cores_in_use: cores_in_use(a_while).unwrap_or(0.0),
             cores,
             system_call_ns: limits::system_call_ns(batches),
             clock_read_ns: limits::clock_read_ns(batches),
@@ -86,8 +115,20 @@ impl State {
         missing
     }
 
+    /// What a reader of one row needs to know of the run.
+    pub fn run(&self) -> Run {
+        Run {
+            version: env!("CARGO_PKG_VERSION").into(),
+            began: self.began.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            processor: self.machine.cpu.clone(),
+            cores: self.machine.cores,
+            kernel: self.machine.kernel.clone(),
+            cores_in_use: self.cores_in_use,
+        }
+    }
+
     /// Whether the machine was busy when the run began.
     pub fn is_busy(&self) -> bool {
-        self.machine.load > 0.3 * self.machine.cores as f64
+        self.cores_in_use > 0.3
     }
 }

@@ -18,6 +18,7 @@ mod machine;
 mod many;
 mod matching;
 mod memory;
+mod mpi;
 mod netns;
 mod only;
 mod pair;
@@ -94,6 +95,8 @@ Examples:
   tautline bench --quick --paper 002
         The CLAN paper's figures beside ours; also 000 (Gigabit Ethernet), 001 (Myrinet protocols), 003 (Linux
         cluster), 004 (Fast Messages).
+  tautline bench --paper 003 --only latency
+        Only those of its figures that come from one test.
   tautline bench --compare monday.jsonl tuesday.jsonl
         What changed between two runs, and whether that is more than the spread of their rounds.
 
@@ -144,7 +147,7 @@ pub struct BenchArgs {
     #[arg(long, num_args = 2, value_names = ["A.json", "B.json"], conflicts_with_all = ["quick", "only", "rounds", "html", "netns", "loopback", "strict"])]
     compare: Option<Vec<PathBuf>>,
     /// Measure what a paper measured, and show its figures beside ours; give its number
-    #[arg(long, value_name = "NUMBER", value_parser = paper::NUMBERS, conflicts_with_all = ["only", "html", "netns", "compare"])]
+    #[arg(long, value_name = "NUMBER", value_parser = paper::NUMBERS, conflicts_with_all = ["html", "netns", "compare"])]
     paper: Option<String>,
     /// Measure the algorithms of each collective, and print a table of the fastest for TAUTLINE_CHOICES
     #[arg(long, conflicts_with_all = ["only", "rounds", "json", "html", "netns", "loopback", "strict", "compare", "paper"])]
@@ -292,7 +295,7 @@ fn paths(args: &BenchArgs) -> Result<(Vec<Path>, Option<String>)> {
 
 fn measure(args: &BenchArgs, extent: Extent, signals: &mut Signals) -> Result<Report> {
     let only = match args.paper.as_deref().and_then(paper::of_number) {
-        Some(paper) => paper.words.parse().map_err(anyhow::Error::msg)?,
+        Some(paper) => paper.words.parse::<Only>().map_err(anyhow::Error::msg)?.and(&args.only),
         None => args.only.clone(),
     };
     let (paths, mut missing) = paths(args).map(|(paths, why)| (paths, Vec::from_iter(why)))?;
@@ -301,17 +304,18 @@ fn measure(args: &BenchArgs, extent: Extent, signals: &mut Signals) -> Result<Re
     if cores.len() < 2 {
         missing.push("two cores: both processes share one, and polling systems wait for each other".into());
     }
+    let with_rivals = extent != Extent::Smoke || args.only.names_rivals();
+    let our_mpi = with_rivals.then(mpi::Installed::new);
+    if let Some(Err(why)) = &our_mpi {
+        missing.push(format!("our MPI: {why}"));
+    }
     let machine = machine::State::examine(extent, pinned, &paths);
     missing.extend(machine.missing());
     if machine.no_xdp.is_none() && paths.contains(&Path::Veth { mtu: 9000 }) {
         missing.push("AF_XDP over frames of 9,000 bytes: it is measured over those of 1,500".into());
     }
     // A smoke test needs no rivals, unless it names them.
-    let rivals = if extent == Extent::Smoke && !args.only.names_rivals() {
-        Vec::new()
-    } else {
-        Other::installed(&machine.found)
-    };
+    let rivals = if with_rivals { Other::installed(&machine.found) } else { Vec::new() };
     let rounds = args.rounds.map_or(extent.rounds(), usize::from);
     let here = |path: Path| {
         let xdp = path == Path::Veth { mtu: 1500 } && machine.no_xdp.is_none();
@@ -570,8 +574,9 @@ fn print_rows(args: &BenchArgs, report: &Report) -> Result<()> {
         for what in &report.missing {
             eprintln!("tautline: not measured: {what}");
         }
+        let run = report.machine.run();
         for row in report.rows() {
-            println!("{}", serde_json::to_string(row)?);
+            println!("{}", serde_json::to_string(&rows::Line { row, run: &run })?);
         }
     } else {
         print!("{}", table::render(report));

@@ -11,10 +11,12 @@ pub struct Only {
     tests: Vec<Test>,
     systems: Vec<String>,
     bytes: Vec<usize>,
+    /// Further words, of which the same holds.
+    and: Option<Box<Only>>,
 }
 
 /// What a cell may be called beside its system's name.
-const VARIANTS: [&str; 17] = [
+const VARIANTS: [&str; 18] = [
     "polled",
     "blocking",
     "spin",
@@ -32,12 +34,15 @@ const VARIANTS: [&str; 17] = [
     "busy-poll",
     "many",
     "collectives",
+    "mpi",
 ];
-const RIVALS: [&str; 12] = [
+const RIVALS: [&str; 14] = [
     "rivals",
     "openmpi",
     "openmpi-tcp",
     "mpich",
+    "tautline-mpi",
+    "tautline-mpi-udp",
     "ucx",
     "ucx-tcp",
     "ucx-perftest",
@@ -155,7 +160,7 @@ impl Only {
 
     /// Whether rivals were requested by name.
     pub fn names_rivals(&self) -> bool {
-        self.systems.iter().any(|word| RIVALS.contains(&word.as_str()))
+        self.systems.iter().any(|word| word == "mpi" || RIVALS.contains(&word.as_str()))
     }
 
     /// Returns a feature that was requested by name and is not in this build.
@@ -163,6 +168,11 @@ impl Only {
         let absent = [("iceoryx2", tautline_baseline::ICEORYX2), ("tarpc", tautline_baseline::TARPC)];
         let requested = |name: &str| self.systems.iter().any(|word| word.starts_with(name));
         absent.into_iter().find(|(name, here)| here.is_none() && requested(name)).map(|(name, _)| name)
+    }
+
+    /// What these words and others both select.
+    pub fn and(self, other: &Only) -> Only {
+        Only { and: Some(Box::new(other.clone())), ..self }
     }
 
     /// Whether this cell was requested.
@@ -173,13 +183,15 @@ impl Only {
                 || system.security() == Some(word)
                 || (word == "shm" && (system.device() == "shm" || system.is_host_rival()))
                 || (word == "rivals" && system.is_rival())
+                || (word == "mpi" && matches!(system, System::Rival { other, .. } if other.is_mpi()))
                 || (word == "memory" && matches!(system, System::Memory { .. }))
                 || (word == "many" && matches!(cell.test, Test::Many(_)))
                 || (word == "collectives" && matches!(cell.test, Test::Many(one) if one.is_collective()))
                 || (word == "xdp" && system.device().starts_with("xdp"))
         };
         // Jobs take long: they are measured if they are named, or with everything.
-        let names_jobs = || self.systems.iter().any(|word| word == "many" || word == "collectives");
+        let names_jobs =
+            || self.systems.iter().any(|word| ["many", "collectives", "mpi"].contains(&word.as_str()));
         let job = matches!(cell.test, Test::Many(_)) && !self.is_everything();
         if job && !self.tests.contains(&cell.test) && !names_jobs() {
             return false;
@@ -187,6 +199,7 @@ impl Only {
         (self.tests.is_empty() || self.tests.contains(&cell.test))
             && (self.systems.is_empty() || self.systems.iter().any(called))
             && (self.bytes.is_empty() || self.bytes.contains(&cell.bytes))
+            && self.and.as_ref().is_none_or(|other| other.wants(cell))
     }
 }
 

@@ -373,11 +373,14 @@ impl Plan {
     /// Rows of their own for messages that are written in place, or not read.
     fn less_work(&mut self, bytes: usize, limit: System, ours: System) {
         for touch in [Touch::InPlace, Touch::Unread] {
+            // In shared memory the best chunks to write in place have changed from run to run, and copying
+            // into it first was sometimes faster: that is no limit.
+            let hard = touch == Touch::Unread || !matches!(limit, System::Shared { .. });
             if STREAMED.contains(&bytes) {
                 let count = self.stream_count(bytes);
                 let work = Work::Stream { bytes, count, window: None, batch: false, touch };
                 self.add(Test::Bandwidth, limit, work, Load::Idle, None);
-                self.add(Test::Bandwidth, ours, work, Load::Idle, Some(Limit::hard(limit)));
+                self.add(Test::Bandwidth, ours, work, Load::Idle, Some(Limit::new(limit, hard)));
             }
         }
     }

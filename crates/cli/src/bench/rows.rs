@@ -4,6 +4,7 @@ use serde::Serialize;
 use tautline_baseline::stats::{Rounds, median};
 
 use super::case::{Experiment, Outcome, Work};
+use super::machine::Run;
 use super::pair::Path;
 use super::plan::{Cell, Test};
 
@@ -39,7 +40,15 @@ pub struct Result {
     pub errors: Vec<String>,
 }
 
-/// One line of the report, and of `--json`.
+/// A row with the run that it belongs to: one line of `--json`.
+#[derive(Debug, Serialize)]
+pub struct Line<'a> {
+    #[serde(flatten)]
+    pub row: &'a Row,
+    pub run: &'a Run,
+}
+
+/// One row of the report, and of `--json`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Row {
     pub test: &'static str,

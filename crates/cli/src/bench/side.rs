@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use tautline::node::device::inherit;
+use tautline::node::device::{inherit, udp};
 use tautline_baseline::content::{self, Sabotage};
 use tautline_baseline::cpu::{self, CpuTime};
 use tautline_baseline::drive::{self, Content};
@@ -143,7 +143,8 @@ impl Worker {
             local,
             remote,
             blocking: system.is_blocking(),
-            rcvbuf: None,
+            // As our device asks for it. TCP finds the size of its buffers by itself.
+            rcvbuf: system.is_raw_udp().then_some(udp::RECEIVE_BUFFER / 2),
         }
     }
 

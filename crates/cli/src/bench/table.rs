@@ -96,13 +96,13 @@ fn about(text: &mut String, report: &Report) {
     let m = &report.machine;
     let _ = writeln!(
         text,
-        "{}, {} core{}{}, {}, load {:.2}",
+        "{}, {} core{}{}, {}; others used {:.1} cores when it began",
         m.machine.cpu,
         m.machine.cores,
         if m.machine.cores == 1 { "" } else { "s" },
         if m.machine.virtualised { " (virtual)" } else { "" },
         m.machine.kernel,
-        m.machine.load
+        m.cores_in_use
     );
     let _ = writeln!(
         text,

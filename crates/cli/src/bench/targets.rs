@@ -3,6 +3,7 @@
 mod calls;
 mod many;
 mod memory;
+mod mpi;
 mod rivals;
 mod shm;
 mod xdp;
@@ -52,6 +53,7 @@ pub fn judge(results: &[Result]) -> Vec<Target> {
     judge.memory();
     judge.calls();
     many::many(&mut judge);
+    mpi::mpi(&mut judge);
     judge.targets
 }
 

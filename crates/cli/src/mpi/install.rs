@@ -51,8 +51,18 @@ fn files() -> Vec<PathBuf> {
     commands.chain(libraries).chain(headers.map(|name| Path::new("include").join(name))).collect()
 }
 
-/// Installs everything, or replaces what is there.
+/// Installs everything, or replaces what is there, and says so.
 pub fn install(folder: &Path) -> Result<()> {
+    let module = install_quietly(folder)?;
+    println!("installed in {}", folder.display());
+    if let Err(why) = module {
+        println!("without the Fortran module mpi, since {why}; programs may still include mpif.h");
+    }
+    Ok(())
+}
+
+/// As [`install`], without a word; why there is no module for Fortran, if there is none.
+pub fn install_quietly(folder: &Path) -> Result<std::result::Result<(), String>> {
     let program = std::env::current_exe().context("cannot tell where this program is")?;
     let sources = LIBRARIES.iter().map(|(file, name, _)| find(&program, file, name));
     let sources = sources.collect::<Result<Vec<_>>>()?;
@@ -83,11 +93,7 @@ pub fn install(folder: &Path) -> Result<()> {
             fs::set_permissions(path, fs::Permissions::from_mode(0o755))
         })?;
     }
-    println!("installed in {}", folder.display());
-    if let Err(why) = module {
-        println!("without the Fortran module mpi, since {why}; programs may still include mpif.h");
-    }
-    Ok(())
+    Ok(module)
 }
 
 /// Has the compiler of Fortran make the module `mpi`, whose file only that compiler can read.

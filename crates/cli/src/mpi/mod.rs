@@ -15,6 +15,7 @@ use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 
 pub use compiler::{Language, compile};
+pub use install::install_quietly;
 pub use mpiexec::mpiexec;
 
 const EXAMPLES: &str = "\

@@ -4,6 +4,8 @@
 
 pub mod hosts;
 pub mod jobs;
+pub mod mpi;
+pub mod slurm;
 
 use std::io::Read;
 use std::path::PathBuf;

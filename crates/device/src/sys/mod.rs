@@ -25,7 +25,7 @@ pub(crate) use rustix::net::SocketAddrAny;
 pub(crate) use send::{Train, TxVectors, send_connected, send_to};
 pub(crate) use socket::{
     adopt_socket, drops, has_gso, open_connected, open_socket, path_mtu, receive_buffer, set_buffers,
-    set_busy_poll, set_gro,
+    set_busy_poll, set_gro, widen_receive_buffer,
 };
 pub(crate) use umem::{Chunk, Layout, LentChunks, ReceivedChunk, Umem};
 pub(crate) use xsk::{TX_METADATA_LEN, XskOptions, checksum_request};

@@ -94,12 +94,22 @@ impl TxVectors {
         let mut used = 0;
         for ((train, message), control) in trains.iter().zip(&mut self.messages).zip(&mut self.controls) {
             let vectors = &mut self.frames[used..used + train.frames as usize];
-            used += vectors.len();
-            for (vector, index) in vectors.iter_mut().zip(train.first..) {
-                let bytes = frame(index);
-                vector.iov_base = bytes.as_ptr().cast_mut().cast();
-                vector.iov_len = bytes.len();
+            let mut pieces = 0;
+            let mut end = ptr::null();
+            for bytes in (train.first..train.first + train.frames).map(&frame) {
+                let range = bytes.as_ptr_range();
+                if range.start == end {
+                    // One piece costs the kernel less than two.
+                    vectors[pieces - 1].iov_len += bytes.len();
+                } else {
+                    vectors[pieces] =
+                        libc::iovec { iov_base: range.start.cast_mut().cast(), iov_len: bytes.len() };
+                    pieces += 1;
+                }
+                end = range.end;
             }
+            let vectors = &mut vectors[..pieces];
+            used += pieces;
             let to = route(train.route);
             let header = &mut message.msg_hdr;
             header.msg_name = to.map_or(ptr::null_mut(), |to| to.as_ptr().cast_mut().cast());

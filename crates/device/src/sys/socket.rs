@@ -117,6 +117,16 @@ pub(crate) fn set_buffers(
     Ok(())
 }
 
+/// Has the socket buffer at least so many bytes, by the kernel's own account, or as many as the system lets
+/// users have.
+pub(crate) fn widen_receive_buffer(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
+    if receive_buffer(socket)? < bytes {
+        // The kernel doubles the figure, to allow for its overhead.
+        sockopt::set_socket_recv_buffer_size(socket, bytes / 2)?;
+    }
+    Ok(())
+}
+
 /// Returns the bytes that the socket buffers before it drops, by the kernel's own account.
 pub(crate) fn receive_buffer(socket: BorrowedFd<'_>) -> io::Result<usize> {
     Ok(sockopt::socket_recv_buffer_size(socket)?)

@@ -13,7 +13,7 @@ mod send;
 #[cfg(test)]
 mod tests;
 
-pub use config::UdpConfig;
+pub use config::{RECEIVE_BUFFER, UdpConfig};
 pub use path::FRAME_CAP;
 pub(crate) use path::{payload_of_mtu, slot_payload};
 pub use probe::{Probe, probe};
@@ -61,6 +61,8 @@ struct Features {
     connect: bool,
 }
 
+/// Frames beyond this length leave singly or in pairs, for which packed slots gain nothing.
+const PACKED_MAX: usize = 16 << 10;
 /// The most destinations with a connected socket; more would use too many descriptors.
 const MAX_CONNECTED: usize = 64;
 
@@ -127,15 +129,26 @@ impl Udp {
         };
         path::check_mtu(local.ip())?;
         sys::set_buffers(socket.as_fd(), config.rcvbuf, config.sndbuf)?;
+        if config.rcvbuf.is_none() {
+            sys::widen_receive_buffer(socket.as_fd(), RECEIVE_BUFFER)?;
+        }
         let gso = Feature::tried(config.gso, || sys::has_gso(socket.as_fd()));
         let gro = Feature::tried(config.gro, || sys::set_gro(socket.as_fd(), false));
         let busy_poll = Feature::tried(config.busy_poll_us > 0, || {
             sys::set_busy_poll(socket.as_fd(), config.busy_poll_us)
         });
-        let payload = || config.slot_payload.unwrap_or_else(|| path::slot_payload(local.ip()));
+        let new_arena = || {
+            let frame = config.slot_payload.unwrap_or_else(|| path::slot_payload(local.ip()));
+            match config.packed {
+                Some(headers) if frame <= PACKED_MAX && frame > headers => {
+                    Arena::packed(config.tx_slots, frame - headers, headers)
+                }
+                _ => Arena::new(config.tx_slots, frame),
+            }
+        };
         Ok(Udp {
             local,
-            arena: arena.unwrap_or_else(|| Arena::new(config.tx_slots, payload())),
+            arena: arena.unwrap_or_else(new_arena),
             routes: Vec::new(),
             outgoing: Outgoing::new(config.batch),
             rx: RxState::new(gro.is_on(), config.batch),
@@ -158,7 +171,7 @@ impl Udp {
             self.features.gro,
             self.features.busy_poll,
             self.receive_buffer,
-            self.arena.payload_len().min(FRAME_CAP),
+            self.arena.frame_len().min(FRAME_CAP),
         )
     }
 

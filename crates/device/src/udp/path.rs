@@ -102,7 +102,7 @@ impl Udp {
             ));
         }
         match sys::path_mtu(self.local.ip(), to) {
-            Ok(mtu) => Ok(Some(frame_limit(mtu, to.ip()).min(self.arena.payload_len()))),
+            Ok(mtu) => Ok(Some(frame_limit(mtu, to.ip()).min(self.arena.frame_len()))),
             Err(Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::NETDOWN) => Ok(None),
             Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => Ok(None),
             Err(errno) => Err(errno.into()),
@@ -112,7 +112,7 @@ impl Udp {
     /// Returns the largest frame for a new destination. A network that cannot be reached now may come back,
     /// and so may descriptors: it gets what every path takes.
     pub(super) fn first_limit(&self, to: SocketAddr) -> io::Result<usize> {
-        Ok(self.path_limit(to)?.unwrap_or(BASE_FRAME.min(self.arena.payload_len())))
+        Ok(self.path_limit(to)?.unwrap_or(BASE_FRAME.min(self.arena.frame_len())))
     }
 
     /// Checks a route's path again. It keeps its limit while the network cannot be reached.

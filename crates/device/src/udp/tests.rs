@@ -73,6 +73,49 @@ fn a_batch_is_one_call() {
     }
 }
 
+/// D-32: trains of packed slots arrive as they were written, in one piece of memory or in several.
+#[test]
+fn packed_trains_arrive_as_written() {
+    const HEADERS: usize = 48;
+    const FRAME: usize = 1_000;
+    for gso in [true, false] {
+        let config =
+            UdpConfig { gso, slot_payload: Some(FRAME), packed: Some(HEADERS), ..UdpConfig::default() };
+        let (mut a, mut b) = (Udp::open(config).unwrap(), open());
+        let route = a.route(b.local_addr()).unwrap();
+        assert_eq!((a.max_frame(route), a.arena().headers()), (FRAME, HEADERS));
+        let mut slots: Vec<_> = (0..30).map(|_| a.arena().take().unwrap()).collect();
+        // Neighbours, gaps, and neighbours in the wrong order.
+        slots.swap(3, 20);
+        slots.swap(10, 11);
+        let whole = HEADROOM - HEADERS..HEADROOM - HEADERS + FRAME;
+        for (i, slot) in slots.iter().enumerate() {
+            a.arena().slot_mut(*slot)[whole.clone()].fill(i as u8);
+        }
+        for (i, slot) in slots.iter().enumerate() {
+            // The last one is shorter, as at the end of a message.
+            let len = if i == 29 { 500 } else { FRAME };
+            a.send(route, *slot, whole.start..whole.start + len);
+        }
+        a.flush();
+        let (mut batch, mut seen) = (RxBatch::new(16), Vec::new());
+        for _ in 0..POLLS {
+            b.recv(&mut batch).unwrap();
+            for frame in batch.frames() {
+                let bytes = batch.bytes(*frame);
+                assert!(bytes.iter().all(|byte| *byte == bytes[0]), "one frame has bytes of several");
+                seen.push((bytes[0], bytes.len()));
+            }
+            batch.clear();
+            if seen.len() == slots.len() {
+                break;
+            }
+        }
+        let sent: Vec<_> = (0..30).map(|i| (i, if i == 29 { 500 } else { FRAME })).collect();
+        assert_eq!(seen, sent);
+    }
+}
+
 /// Bursts turn coalescing on, quiet turns it off, and neither loses a frame.
 #[test]
 fn coalescing_follows_the_traffic() {

@@ -150,6 +150,17 @@ fn idle_heartbeats() {
     assert!((105..=122).contains(&frames), "{frames} frames in 20 s");
 }
 
+/// L-17: an idle pair that loses three of ten frames stays alive for hours.
+#[test]
+fn idle_pairs_outlast_losses() {
+    for seed in 0..40 {
+        let mut world = World::open(seed, &Config::default());
+        world.pipes.iter_mut().for_each(|pipe| pipe.faults.loss = 300);
+        world.run(8_000 * SECOND);
+        assert!(world.deaths().is_empty(), "seed {seed}: {:?}", world.deaths());
+    }
+}
+
 fn close_count(world: &World, side: usize) -> usize {
     world.sides[side].events.iter().filter(|(_, e)| matches!(e, Event::Closed | Event::PeerClosed)).count()
 }

@@ -152,6 +152,7 @@ pub unsafe fn comm_idup(comm: Comm, new: Foreign<Comm>, request: Foreign<Request
         let call = Call::Broadcast { root: 0, len: 4 };
         let collective = object.group()?.start(&call, input).map_err(failure)?;
         new.set(0, handle);
+        crate::waiting::note_started_collective();
         request.set(0, request::started(comm, Operation::Collective(Some(collective), Arc::new(finish)))?);
     }
     Ok(())

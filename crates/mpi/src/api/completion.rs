@@ -16,6 +16,9 @@ use crate::waiting::{self, Wait};
 
 /// Waits for the end of an operation.
 pub(super) fn finish_with_status(operation: &mut Operation) -> Result<Completion> {
+    if let Operation::Ended(completion) = operation {
+        return Ok(std::mem::replace(completion, Completion::EMPTY));
+    }
     waiting::wait_until(|wait| {
         let ended = operation.poll(wait.idle);
         if ended.is_none() {

@@ -16,7 +16,7 @@ use crate::handle::{Datatype, Request};
 use crate::network::failure;
 use crate::objects::{self, Communicator, lock};
 use crate::operation::{Finish, Operation};
-use crate::request;
+use crate::{request, waiting};
 
 /// A collective of the program.
 pub(super) struct Plan {
@@ -89,6 +89,7 @@ impl Plan {
     /// Starts it as a request.
     pub(super) unsafe fn start(self, request: Foreign<Request>) -> Result<()> {
         let collective = self.comm.group()?.start(&self.call, Plan::bytes(&self.input)).map_err(failure)?;
+        waiting::note_started_collective();
         let operation = Operation::Collective(Some(collective), self.finish);
         // SAFETY: the arguments are as the standard says.
         unsafe { request.set(0, request::started(self.comm.handle(), operation)?) };
@@ -101,6 +102,7 @@ impl Plan {
         let Plan { comm, input, finish, .. } = self;
         let prepared = Arc::new(Mutex::new(prepared));
         let start = move || {
+            waiting::note_started_collective();
             lock(&prepared).start(Plan::bytes(&input)).map_err(failure)?;
             Ok(Operation::Persistent(Arc::clone(&prepared), Arc::clone(&finish)))
         };

@@ -17,7 +17,7 @@ use crate::handle::{Comm, Datatype, Request};
 use crate::network::failure;
 use crate::objects::{self, Communicator};
 use crate::operation::{Completion, Operation, Receiving};
-use crate::{request, trace};
+use crate::{request, trace, waiting};
 
 /// The status of a receive from `MPI_PROC_NULL`.
 pub(super) const FROM_NOBODY: Status = Status { source: c::PROC_NULL, ..Status::EMPTY };
@@ -91,6 +91,14 @@ unsafe fn start_send(data: (Ptr, i64, Datatype), to: (c_int, c_int, Comm), mode:
     unsafe { send_message(&message(data.0, data.1, data.2)?, &to, mode) }
 }
 
+/// Starts a send and waits for its end.
+#[inline(never)]
+unsafe fn send_and_wait(data: (Ptr, i64, Datatype), to: (c_int, c_int, Comm), mode: Mode) -> Result<()> {
+    // SAFETY: as promised by the caller.
+    let mut operation = unsafe { start_send(data, to, mode)? };
+    completion::finish(&mut operation)
+}
+
 /// Starts to send a message.
 unsafe fn send_message(message: &Message, (object, to, tag): &Destination, mode: Mode) -> Result<Operation> {
     let (tags, tag) = (object.tags()?, *tag);
@@ -115,6 +123,79 @@ unsafe fn send_message(message: &Message, (object, to, tag): &Destination, mode:
         (Mode::Synchronous, None) => tags.start_send_synchronous(to, tag, bytes.into_owned()),
     };
     send.map(Operation::Send).map_err(failure)
+}
+
+/// Sends a message that lies in memory as it is packed, if it can leave at once. False, with nothing done,
+/// if it cannot, or an argument is not the usual one.
+///
+/// # Safety
+///
+/// The arguments are as the standard says.
+#[inline(always)]
+unsafe fn send_at_once(data: (Ptr, i64, Datatype), (dest, tag, comm): (c_int, c_int, Comm)) -> Result<bool> {
+    let Some((at, len)) = objects::span(data.0, data.1, data.2) else { return Ok(false) };
+    let comm = objects::comm_ref(comm)?;
+    let Some(&to) = usize::try_from(dest).ok().and_then(|dest| comm.peers().0.get(dest)) else {
+        return Ok(false);
+    };
+    let at = if len == 0 { std::ptr::NonNull::dangling().as_ptr() } else { at };
+    // SAFETY: as promised by the caller; there are `len` bytes, and memory that is not empty is not null.
+    let bytes = unsafe { std::slice::from_raw_parts(at, len) };
+    let sent = comm.tags()?.try_send(to, check_tag(tag)?, bytes).map_err(failure)?;
+    if sent {
+        trace::sent(to, len as u64);
+    }
+    Ok(sent)
+}
+
+/// What [`receive_at_once`] has done.
+enum Quick {
+    /// It has received a message.
+    Received(Status),
+    /// The operation goes on, or has failed.
+    Started(Box<Operation>),
+    /// Nothing.
+    Nothing,
+}
+
+/// Receives a message from a named source to memory in which it lies as it is packed. If it has not come
+/// after some time, the operation goes on. Nothing is done if an argument is not the usual one, or other
+/// operations have to make progress meanwhile.
+///
+/// # Safety
+///
+/// The arguments are as the standard says.
+#[inline(always)]
+unsafe fn receive_at_once(
+    data: (Ptr, i64, Datatype),
+    (source, tag, comm): (c_int, c_int, Comm),
+) -> Result<Quick> {
+    let Some((at, len)) = objects::span(data.0, data.1, data.2) else { return Ok(Quick::Nothing) };
+    let (Some(time), Ok(index)) = (waiting::time_alone(), usize::try_from(source)) else {
+        return Ok(Quick::Nothing);
+    };
+    let object = objects::comm_ref(comm)?;
+    let Some(&from) = object.peers().0.get(index) else { return Ok(Quick::Nothing) };
+    let wanted = if tag == c::ANY_TAG { None } else { Some(check_tag(tag)?) };
+    // SAFETY: as promised by the caller; the program leaves the memory alone until the call returns, and the
+    // receive is over or dropped by then.
+    let room = unsafe { Region::new(at, len) };
+    match object.tags()?.receive_lent(from, wanted, room, time) {
+        Ok(Ok(found)) => {
+            trace::received(found.source, found.len);
+            let (tag, bytes) = (found.tag.cast_signed(), found.len);
+            Ok(Quick::Received(Status { source, tag, error: c::SUCCESS, bytes, cancelled: false }))
+        }
+        Ok(Err(receive)) => {
+            let (comm, room) = (objects::comm(comm)?, len as u64);
+            let receiving = Receiving { receive, comm, any: false, into: None, room };
+            Ok(Quick::Started(Box::new(Operation::Receive(receiving))))
+        }
+        Err(error) => {
+            let failed = Receiving::failed(&object, len as u64, error);
+            Ok(Quick::Started(Box::new(Operation::Ended(failed))))
+        }
+    }
 }
 
 /// Which messages a receive takes: source in the job and tag, `None` for any.
@@ -185,8 +266,11 @@ macro_rules! sends {
         $(#[$doc])*
         pub unsafe fn $name(buf: Ptr, count: i64, of: Datatype, dest: c_int, tag: c_int, comm: Comm) -> Result<()> {
             // SAFETY: the arguments are as the standard says.
-            let mut operation = unsafe { start_send((buf, count, of), (dest, tag, comm), $mode)? };
-            completion::finish(&mut operation).map(|_| ())
+            if $mode == Mode::Standard && unsafe { send_at_once((buf, count, of), (dest, tag, comm))? } {
+                return Ok(());
+            }
+            // SAFETY: as above.
+            unsafe { send_and_wait((buf, count, of), (dest, tag, comm), $mode) }
         }
     };
     (@immediate $name:ident $mode:expr) => {
@@ -262,9 +346,23 @@ pub unsafe fn recv(
 ) -> Result<()> {
     // SAFETY: the arguments are as the standard says.
     unsafe {
-        let mut operation = start_receive((buf, count, of), (source, tag, comm))?;
-        finish(&mut operation, status)
+        let (data, from) = ((buf, count, of), (source, tag, comm));
+        match receive_at_once(data, from)? {
+            Quick::Received(received) => {
+                completion::set_status(status, 0, received);
+                Ok(())
+            }
+            Quick::Started(operation) => finish_started(*operation, status),
+            Quick::Nothing => finish_started(start_receive(data, from)?, status),
+        }
     }
+}
+
+// A call, so that a message that is here does not pay for its registers.
+#[inline(never)]
+unsafe fn finish_started(mut operation: Operation, status: Foreign<Status>) -> Result<()> {
+    // SAFETY: the arguments are as the standard says.
+    unsafe { finish(&mut operation, status) }
 }
 
 /// `MPI_Irecv`.

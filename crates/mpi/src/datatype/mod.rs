@@ -295,6 +295,12 @@ impl Type {
         ensure(self.committed.get().is_some(), c::ERR_TYPE, || "the datatype was not committed".to_owned())
     }
 
+    /// Whether the packed bytes of any number of copies are those in memory.
+    #[inline]
+    pub fn is_dense(&self) -> bool {
+        self.runs().contiguous().is_some_and(|run| run.cast_signed() == self.extent())
+    }
+
     /// The runs of bytes in order.
     fn runs(&self) -> &Arc<Node> {
         self.runs.get_or_init(|| self.map.merged())

@@ -137,10 +137,13 @@ impl LinkChannel {
         while let Some(transmit) = link.poll_transmit(now) {
             // D-16: the headers of a slot that the device still reads must stay; such a repetition goes from
             // a copy.
-            let whole = transmit
-                .slot
-                .as_ref()
-                .is_some_and(|slot| slot.is_whole() && !port.device.arena_ref().is_held(SlotId(slot.token)));
+            let arena = port.device.arena_ref();
+            // D-32: and so does a frame whose headers need more room than the slot has for itself.
+            let whole = transmit.slot.as_ref().is_some_and(|slot| {
+                slot.is_whole()
+                    && !arena.is_held(SlotId(slot.token))
+                    && transmit.head_len() <= arena.headers()
+            });
             if whole && !transmit.sealed {
                 let slot = transmit.slot.as_ref().expect("whole slots are slots");
                 let range = HEADROOM - transmit.head_len()..HEADROOM + slot.range.end;
@@ -231,8 +234,8 @@ fn send_copy(port: &mut Port, link: &mut Link, transmit: &Transmit, now: Nanos, 
     };
     let (head, tail) = (transmit.head_len(), transmit.tail_len());
     let len = transmit.slot.as_ref().map_or(0, |s| s.range.len());
-    let start = HEADROOM.saturating_sub(head);
     let arena = port.device.arena();
+    let start = HEADROOM.saturating_sub(head).max(HEADROOM - arena.headers());
     if let Some(slot) = &transmit.slot {
         arena.copy(SlotId(slot.token), slot.range.clone(), copy, start + head);
     }

@@ -74,6 +74,12 @@ impl Channel {
         }
     }
 
+    /// As [`Channel::pop_served_words`]; none unless memory is shared with the peer.
+    #[inline(always)]
+    pub(crate) fn pop_shared_words(&mut self) -> Option<PoppedLine> {
+        self.shm_mut().map(super::ShmChannel::pop_served_words)
+    }
+
     /// Returns the length and the first words of the next frame, if it holds memory or tag records.
     #[inline]
     pub(crate) fn peek_served(&mut self) -> Option<(usize, [u64; LINE_WORDS])> {

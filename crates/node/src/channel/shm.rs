@@ -176,6 +176,12 @@ impl ShmChannel {
         }
     }
 
+    /// Sends a record that fits a line, its head given as words. False for want of room.
+    #[inline(always)]
+    pub(super) fn push_line_words<const N: usize>(&mut self, head: [u64; N], bytes: &[u8]) -> bool {
+        self.shm.push_words(head, bytes)
+    }
+
     // A call, so that small puts do not pay for its registers.
     #[inline(never)]
     fn push_long_put(&mut self, head: [u64; PUT_HEAD / 8], bytes: &[u8]) -> bool {

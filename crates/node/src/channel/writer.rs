@@ -83,6 +83,14 @@ impl RecordWriter for ChannelWriter<'_> {
         self.write_slot(message, flags, data.len(), |out| out.copy_from_slice(data))
     }
 
+    #[inline(always)]
+    fn write_line<const N: usize>(&mut self, head: [u64; N], data: &[u8]) -> bool {
+        let fits = 8 * N + data.len() <= tautline_device::shm::LINE_FRAME
+            && self.is_direct()
+            && self.channel.open.is_none();
+        fits && self.channel.shm_mut().is_some_and(|shm| shm.push_line_words(head, data))
+    }
+
     fn write_with(
         &mut self,
         message: &impl RecordHead,

@@ -17,7 +17,7 @@ mod waiting;
 pub use lanes::Lanes;
 pub use members::Members;
 pub use multicast::Multicasts;
-pub use tags::{TagRequest, Tagged};
+pub use tags::{Received, TagRequest, Tagged};
 pub use waiting::{WaitFor, Waker};
 
 use std::io;
@@ -70,6 +70,7 @@ impl Endpoint {
         job.check()?;
         config.check()?;
         config.settle_device(job.device);
+        config.link.vector_aes |= has_vector_aes();
         check_address_space()?;
         let (device, choice) = crate::open_device(&mut job, &config)?;
         let environment = Environment::new(device, Clock::system(), fresh_entropy()?);
@@ -450,6 +451,14 @@ fn discover_with(
     }
     lane.local.discovery = Some(Box::new(discovery));
     Ok(())
+}
+
+/// Whether the processor computes the tags of long frames on vectors (L-33).
+fn has_vector_aes() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return is_x86_feature_detected!("vaes") && is_x86_feature_detected!("avx512f");
+    #[cfg(not(target_arch = "x86_64"))]
+    return false;
 }
 
 /// Checks that there is room for a node: an allocation that fails later would abort the process.

@@ -7,7 +7,7 @@ use tautline_mem::{Asleep, Awaited, GroupMemory};
 
 use super::Endpoint;
 use crate::group_waits::GroupWaitId;
-use crate::lane::Lane;
+use crate::lane::{Lane, Polled};
 use crate::multicast::{MulticastReceiveId, MulticastSendId};
 use crate::tags::{Buffer, ClaimId, Ended, Failure, Mode, Pattern, ReceiveId, SendId, Sent, Status};
 use crate::{Rank, SendError};
@@ -85,6 +85,11 @@ impl Tagged<'_> {
         buffer: &mut Buffer,
     ) -> Result<ReceiveId, SendError> {
         let mut lane = self.0.lock()?;
+        self.post(&mut lane, pattern, buffer)
+    }
+
+    #[inline]
+    fn post(&self, lane: &mut Lane, pattern: Pattern, buffer: &mut Buffer) -> Result<ReceiveId, SendError> {
         if lane.port.closed {
             return Err(SendError::Closed);
         }
@@ -95,13 +100,84 @@ impl Tagged<'_> {
             let now = self.0.shared.clock.now();
             match lane.reach_tagged(now, source) {
                 // What it sent before is still here; if there is nothing, the receive fails.
-                Ok(()) | Err(SendError::PeerGone(..)) => lane.tags.add_peer(source),
+                Ok(()) => lane.tags.add_peer(source),
+                Err(SendError::PeerGone(rank, why)) => {
+                    lane.tags.add_gone_peer(source, Failure::PeerGone(rank, why));
+                }
                 Err(error) => return Err(error),
             }
         }
         let id = lane.tags.receive(pattern, buffer)?;
-        self.serve_now(&mut lane);
+        self.serve_now(lane);
         Ok(id)
+    }
+
+    /// Receives a message into `buffer`, and waits for it for `time`, or without end. If it has not come by
+    /// then, the receive goes on, and has the buffer.
+    #[inline]
+    pub fn receive_tagged(
+        &self,
+        pattern: Pattern,
+        buffer: &mut Buffer,
+        time: Option<Duration>,
+    ) -> Result<Received, SendError> {
+        let id = {
+            let mut lane = self.0.lock()?;
+            if let Some(ended) = self.receive_at_once(&mut lane, &pattern, buffer) {
+                return Ok(Received::Ended(ended));
+            }
+            self.post(&mut lane, pattern, buffer)?
+        };
+        let mut taken = None;
+        let waited = self.wait_served(time, |lane| {
+            taken = lane.tags.take_received(id);
+            taken.is_some() || lane.tags.is_received(id)
+        });
+        if let Err(error) = waited {
+            let _ = self.forget_receive(id);
+            return Err(error);
+        }
+        Ok(match taken {
+            Some((result, back)) => {
+                *buffer = back;
+                Received::Ended(result)
+            }
+            None => Received::Pending(id),
+        })
+    }
+
+    /// Looks for a message of a named local peer for a moment, without posting a receive (E-15).
+    #[inline]
+    fn receive_at_once(
+        &self,
+        lane: &mut Lane,
+        pattern: &Pattern,
+        buffer: &mut Buffer,
+    ) -> Option<Result<Status, Failure>> {
+        let source = pattern.source?;
+        let must_post = lane.port.closed || lane.local.poll.asleep || lane.memory.wants_time();
+        if must_post || !lane.tags.may_take(pattern) {
+            return None;
+        }
+        let mut spins = None;
+        loop {
+            match lane.receive_line(source, pattern, buffer) {
+                Polled::Found(ended) => {
+                    lane.tags.set_used();
+                    self.serve_now(lane);
+                    return Some(ended);
+                }
+                Polled::Other => return None,
+                Polled::Nothing => {
+                    let spins = spins.get_or_insert_with(|| self.0.first_spins(lane));
+                    *spins -= 1;
+                    if *spins == 0 || !lane.may_spin() {
+                        return None;
+                    }
+                    std::hint::spin_loop();
+                }
+            }
+        }
     }
 
     /// Sends what a receive has asked for, or other answers, at once.
@@ -164,7 +240,10 @@ impl Tagged<'_> {
         if let Some(source) = pattern.source {
             let (mut lane, now) = self.0.enter()?;
             match lane.reach_tagged(now, source) {
-                Ok(()) | Err(SendError::PeerGone(..)) => lane.tags.add_peer(source),
+                Ok(()) => lane.tags.add_peer(source),
+                Err(SendError::PeerGone(rank, why)) => {
+                    lane.tags.add_gone_peer(source, Failure::PeerGone(rank, why));
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -366,6 +445,15 @@ impl Tagged<'_> {
             ended
         })
     }
+}
+
+/// What became of a receive.
+#[derive(Debug)]
+pub enum Received {
+    /// It has ended, and the buffer is with the caller.
+    Ended(Result<Status, Failure>),
+    /// It goes on.
+    Pending(ReceiveId),
 }
 
 /// A send or a receive, with a tag or of a multicast, or a wait for the memory of a group.

@@ -79,6 +79,22 @@ impl Endpoint {
         self.wait_by(self.shared.config.waiting, timeout, done)
     }
 
+    /// How often a program that waits polls before it reads the clock.
+    #[inline]
+    fn spins(&self, waiting: crate::Waiting, lane: &mut Lane) -> u32 {
+        match waiting {
+            crate::Waiting::SpinThenPark if self.shared.backoff.is_crowded() => CROWDED_SPINS,
+            crate::Waiting::Park => 1,
+            _ => lane.spins(),
+        }
+    }
+
+    /// The same at the beginning of a wait.
+    #[inline]
+    pub(super) fn first_spins(&self, lane: &mut Lane) -> u32 {
+        if self.shared.lane.is_shared() { 1 } else { self.spins(self.shared.config.waiting, lane) }
+    }
+
     fn wait_by(
         &self,
         waiting: crate::Waiting,
@@ -100,12 +116,7 @@ impl Endpoint {
                 let mut lane = self.shared.lock();
                 // Polling shared memory costs less than reading the clock.
                 let offering = times.as_ref().is_some_and(|(_, spinner)| spinner.is_offering());
-                let spins = match waiting {
-                    crate::Waiting::SpinThenPark if self.shared.backoff.is_crowded() => CROWDED_SPINS,
-                    crate::Waiting::Park => 1,
-                    _ if shared || offering => 1,
-                    _ => lane.spins(),
-                };
+                let spins = if shared || offering { 1 } else { self.spins(waiting, &mut lane) };
                 for _ in 1..spins {
                     if done(&mut lane) {
                         return Ok(true);

@@ -21,6 +21,7 @@ mod timers;
 
 pub use frames::{FastPoll, FrameBatch};
 pub use inbox::{Delivery, Item};
+pub(crate) use receive::Polled;
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;

@@ -13,10 +13,21 @@ use super::Lane;
 use super::frames::FrameBatch;
 use super::inbox::{Delivery, Place};
 use crate::channel::Ahead;
+use crate::tags::{Buffer, Failure, Pattern, Status};
 use crate::{Down, PeerId, PeerState, Rank};
 
 /// Memory records of one peer that are served before everything else has its turn.
 const MEMORY_AT_ONCE: u32 = 256;
+
+/// What a look at a ring has found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Polled<T> {
+    Nothing,
+    /// What was looked for.
+    Found(T),
+    /// Something else.
+    Other,
+}
 
 impl Lane {
     /// Takes what local peers, the device and this node itself have sent. Slots that are due end up in the
@@ -303,6 +314,33 @@ impl Lane {
             if !self.local.poll.find_new_unless(found) {
                 break;
             }
+        }
+    }
+
+    /// Takes the next record of a local peer if it is a message for a receive, which is not posted (E-15);
+    /// serves other records. None if there was no such message. Only after [`crate::tags::Tags::may_take`].
+    #[inline]
+    pub(crate) fn receive_line(
+        &mut self,
+        source: Rank,
+        pattern: &Pattern,
+        buffer: &mut Buffer,
+    ) -> Polled<Result<Status, Failure>> {
+        let Lane { peers, tags, .. } = self;
+        let Some(peer) = peers.get_mut(source) else { return Polled::Other };
+        let Some(line) = peer.channel.pop_shared_words() else { return Polled::Other };
+        match line {
+            PoppedLine::Empty => Polled::Nothing,
+            PoppedLine::Words(len, words) => {
+                match tags.take_line(peer.id(), (pattern, buffer), len, &words) {
+                    Some(ended) => Polled::Found(ended),
+                    None => {
+                        self.serve_lines(source, PoppedLine::Words(len, words));
+                        Polled::Other
+                    }
+                }
+            }
+            PoppedLine::Other => Polled::Other,
         }
     }
 

@@ -21,6 +21,10 @@ pub(crate) trait RecordWriter {
     /// Writes a record whose data lies in private memory. False for want of room.
     fn write(&mut self, message: &impl RecordHead, flags: u8, data: &[u8]) -> bool;
 
+    /// Writes a record that fits a line, its head given as words, if it leaves at once. False, with nothing
+    /// done, otherwise.
+    fn write_line<const N: usize>(&mut self, head: [u64; N], data: &[u8]) -> bool;
+
     /// Writes a record with `len` bytes of data that `fill` writes in place. False for want of room; `fill`
     /// may have run.
     fn write_with(

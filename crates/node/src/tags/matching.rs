@@ -73,12 +73,23 @@ pub struct Matcher<R, M> {
     patterns: [Index<0>; 4],
     /// The number of the next receive.
     order: u64,
+    /// Receives that wait, by a hash of their context.
+    contexts_posted: [u32; CONTEXT_PLACES],
     /// The only receive that waits, which is in no index: programs that receive one message at a time need
     /// none.
     alone: Option<u32>,
     waiting: Entries<M, 2>,
     exact: Index<0>,
     contexts: Index<1>,
+}
+
+/// Places of the table of contexts.
+const CONTEXT_PLACES: usize = 64;
+
+#[inline]
+fn context_place(context: u32) -> usize {
+    // Contexts of a group differ in their last bits, and those of groups in a few more.
+    (context ^ context >> 6 ^ context >> 12) as usize % CONTEXT_PLACES
 }
 
 const PATTERNS: [By; 4] = [By::All, By::ContextAndTag, By::ContextAndSource, By::Context];
@@ -93,6 +104,7 @@ impl<R: Copy, M: Copy> Matcher<R, M> {
             posted: Entries::new(),
             patterns: PATTERNS.map(|by| Index::new(by, seed)),
             order: 0,
+            contexts_posted: [0; CONTEXT_PLACES],
             alone: None,
             waiting: Entries::new(),
             exact: Index::new(By::All, seed),
@@ -115,12 +127,20 @@ impl<R: Copy, M: Copy> Matcher<R, M> {
         self.waiting.memory() + self.exact.memory() + self.contexts.memory()
     }
 
+    /// Returns whether a receive of a pattern would take the next message that matches it: no other receive
+    /// of its context waits, and no message that it takes. It may be false for no reason.
+    #[inline]
+    pub fn takes_next(&self, pattern: &Pattern) -> bool {
+        self.contexts_posted[context_place(pattern.context)] == 0 && self.find(pattern).is_none()
+    }
+
     /// Adds a receive behind all others.
     #[inline]
     pub fn post(&mut self, pattern: Pattern, receive: R) -> Posted {
         let by = pattern.by();
         self.order += 1;
         let is_first = self.posted.len() == 0;
+        self.contexts_posted[context_place(pattern.context)] += 1;
         let at = self.posted.add(pattern.key(), Posting { order: self.order, by, receive });
         if is_first {
             self.alone = Some(at);
@@ -153,7 +173,9 @@ impl<R: Copy, M: Copy> Matcher<R, M> {
             let by = self.posted.value(at).by;
             self.patterns[by as usize].remove(&mut self.posted, at);
         }
-        self.posted.free(at).1.receive
+        let (key, posting) = self.posted.free(at);
+        self.contexts_posted[context_place(key.context)] -= 1;
+        posting.receive
     }
 
     /// Removes and returns the oldest receive that takes a message (E-1).

@@ -115,6 +115,8 @@ pub(crate) struct Tags {
     eager_limit: u64,
     /// The program has used it.
     used: bool,
+    /// Receives that may have been ended without being posted.
+    direct: u32,
     activity: u64,
 }
 
@@ -135,6 +137,7 @@ impl Tags {
             more: false,
             eager_limit,
             used: false,
+            direct: 0,
             activity: 0,
         }
     }
@@ -142,6 +145,14 @@ impl Tags {
     /// Makes sure that a peer is there which a receive waits for, so that its end is noticed.
     pub(crate) fn add_peer(&mut self, rank: Rank) {
         self.peers.add(PeerId::new(rank, 0));
+    }
+
+    /// Adds a peer that is gone, and may have gone before there was anything to do for it here.
+    pub(crate) fn add_gone_peer(&mut self, rank: Rank, why: Failure) {
+        let peer = self.peers.add(PeerId::new(rank, 0));
+        if !peer.up {
+            peer.ended.get_or_insert(why);
+        }
     }
 
     /// Returns why nothing more comes from a peer in a context, if that is so.

@@ -113,6 +113,12 @@ impl PeerTags {
         *self = PeerTags { busy, ..PeerTags::new(self.id) };
     }
 
+    /// Returns whether a message of the peer is within the credit that the peer has.
+    #[inline]
+    pub(super) fn has_credit_for(&self, len: u64) -> bool {
+        self.charged.saturating_add(charge(len)) <= TAG_CREDIT
+    }
+
     /// Charges a message of the peer. False if it exceeds the credit that the peer has.
     #[inline]
     pub(super) fn charge(&mut self, len: u64) -> bool {

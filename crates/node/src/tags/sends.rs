@@ -2,7 +2,7 @@
 
 use tautline_link::Nanos;
 use tautline_wire::record::Class;
-use tautline_wire::tags::{ANNOUNCED, DATA_HEAD, EAGER_HEAD, Envelope, TagRecord};
+use tautline_wire::tags::{ANNOUNCED, DATA_HEAD, EAGER_HEAD, Envelope, TagRecord, message_head};
 
 use super::peers::{PeerTags, charge};
 use super::requests::{Ended, Send, SendState};
@@ -44,6 +44,10 @@ impl Tags {
         let fits = EAGER_HEAD + bytes.len() <= writer.record_limit() && len <= self.eager_limit;
         if !peer.up || fenced || !peer.queue.is_empty() || peer.credit < charge(len) || !fits {
             return false;
+        }
+        if writer.write_line(message_head(context, tag, bytes.len()), bytes) {
+            peer.credit -= charge(len);
+            return true;
         }
         let record = TagRecord::Eager { context, tag, data: &[] };
         let written = if writer.is_immediate() {

@@ -54,6 +54,8 @@ fn matching_equals_two_lists() {
                     let oldest = model.waiting.iter().find(|it| pattern.takes(it.0));
                     let found = matcher.find(&pattern).map(|it| matcher.message(it));
                     assert_eq!(found, oldest.map(|it| (it.0, it.1)), "seed {seed}, step {step}");
+                    let older = model.posted.iter().any(|it| it.0.context == pattern.context);
+                    assert_eq!(matcher.takes_next(&pattern), !older && oldest.is_none());
                 }
                 9 if !model.posted.is_empty() => {
                     let at = rng.below(model.posted.len() as u64) as usize;
@@ -278,4 +280,55 @@ fn a_million_unexpected_messages_are_bounded() {
         assert_eq!((result.unwrap().tag, buffer), (number % 3, Buffer::Whole(number.to_le_bytes().to_vec())));
     }
     assert_eq!((tags.waiting(), stored(&tags)), ((0, 0), 0));
+}
+
+/// E-15: a line is taken only if it is a message that the receive takes and that the sender has credit for;
+/// then it costs credit as any other.
+#[test]
+fn a_line_is_taken_or_left_to_the_queues() {
+    let (peer, context, tag) = (PeerId::new(3, 0), 5, 6);
+    let line = |data: &[u8]| {
+        let mut bytes = [0; tautline_device::shm::LINE_FRAME];
+        let head = TagRecord::Eager { context, tag, data }.write(&mut bytes, 0, data.len());
+        bytes[head..head + data.len()].copy_from_slice(data);
+        let mut words = [0; tautline_device::shm::LINE_WORDS];
+        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        (head + data.len(), words)
+    };
+    let pattern = Pattern { context, source: Some(3), tag: None };
+    let mut tags = Tags::new(1, 1 << 16);
+    tags.peer_up(peer);
+    let mut buffer = Buffer::Whole(vec![0; 8]);
+    let (len, words) = line(b"12345678");
+    let other = Pattern { tag: Some(7), ..pattern };
+    assert_eq!(tags.take_line(peer, (&other, &mut buffer), len, &words), None);
+    let status = super::Status { source: 3, tag, len: 8 };
+    assert_eq!(tags.take_line(peer, (&pattern, &mut buffer), len, &words), Some(Ok(status)));
+    assert_eq!(buffer, Buffer::Whole(b"12345678".to_vec()));
+    // Longer than the buffer: the first bytes are there.
+    let (len, words) = line(b"abcdefghi");
+    let truncated = Failure::Truncated(super::Status { len: 9, ..status });
+    assert_eq!(tags.take_line(peer, (&pattern, &mut buffer), len, &words), Some(Err(truncated)));
+    assert_eq!(buffer, Buffer::Whole(b"abcdefgh".to_vec()));
+
+    // A receive that is posted, or a message that it would take, is older than what comes next.
+    let takes = |tags: &mut Tags| (0..100).filter(|_| tags.may_take(&pattern)).count();
+    assert_eq!(takes(&mut tags), 94, "some receives are posted so that all rings are polled");
+    let elsewhere = Pattern { context: context + 1, ..pattern };
+    tags.receive(elsewhere, &mut Buffer::Whole(Vec::new())).unwrap();
+    assert!(takes(&mut tags) > 0, "a receive of another context is in nobody's way");
+    let id = tags.receive(other, &mut Buffer::Whole(Vec::new())).unwrap();
+    assert_eq!(takes(&mut tags), 0);
+    tags.cancel_receive(id).unwrap();
+    let (len, words) = line(b"");
+    assert!(takes(&mut tags) > 0 && tags.handle_words(peer, &mut NothingLent, len, &words));
+    assert_eq!(takes(&mut tags), 0);
+
+    // Without credit it is for the usual way to end the channel.
+    let peer_tags = tags.peers.get_mut(3).unwrap();
+    assert_eq!(peer_tags.returned, 8 + 9 + 2 * TAG_OVERHEAD, "what was taken is to be returned");
+    peer_tags.charged = TAG_CREDIT - TAG_OVERHEAD + 1;
+    assert_eq!(tags.take_line(peer, (&pattern, &mut buffer), len, &words), None);
 }

@@ -33,6 +33,14 @@ impl Outgoing {
         &self.core
     }
 
+    /// The incarnation of the peer that this message goes to, as in [`Event::PeerUp`](crate::Event::PeerUp).
+    ///
+    /// A peer that was started again can be up before the program has read the event that reports its end:
+    /// this tells which of the two a message was begun for. All of a message goes to one incarnation.
+    pub fn incarnation(&self) -> u32 {
+        self.id.peer.incarnation
+    }
+
     /// Bytes that are still to be added.
     pub fn remaining(&self) -> u64 {
         self.total - self.sent

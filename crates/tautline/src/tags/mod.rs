@@ -39,6 +39,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use requests::{Claimed, Receive, Request, Send};
+use tautline_node::Received;
 pub use tautline_node::TagRequest as RequestId;
 pub use tautline_node::tags::{Region, Status};
 
@@ -172,16 +173,45 @@ impl Tags {
     ) -> Result<Status> {
         let pattern = self.pattern(source.into(), tag.into());
         let mut room = Buffer::Whole(std::mem::take(buffer));
-        let ended = self.node().tagged().start_receive_tagged(pattern, &mut room).map_err(Error::from);
-        let ended = ended.and_then(|id| Receive::new(&self.shared, id).finish());
-        let result = ended.and_then(|(result, back)| {
-            room = back;
-            result
-        });
+        let result = self.receive_into(pattern, &mut room, None);
         if let Buffer::Whole(bytes) = room {
             *buffer = bytes;
         }
-        result
+        // Without a limit of time it has ended.
+        result?.map_err(|_| Error::Stale)
+    }
+
+    /// As [`Tags::receive`], into memory that the program has lent. A receive under way if no message has
+    /// come within `time`.
+    #[inline]
+    pub fn receive_lent(
+        &self,
+        source: impl Into<Option<Rank>>,
+        tag: impl Into<Option<u32>>,
+        room: Region,
+        time: Duration,
+    ) -> Result<std::result::Result<Status, Receive>> {
+        let pattern = self.pattern(source.into(), tag.into());
+        self.receive_into(pattern, &mut Buffer::Lent(room), Some(time))
+    }
+
+    #[inline]
+    fn receive_into(
+        &self,
+        pattern: Pattern,
+        buffer: &mut Buffer,
+        time: Option<Duration>,
+    ) -> Result<std::result::Result<Status, Receive>> {
+        if self.node().is_virtual() {
+            let id = self.node().tagged().start_receive_tagged(pattern, buffer)?;
+            let (result, back) = Receive::new(&self.shared, id).finish()?;
+            *buffer = back;
+            return Ok(Ok(result?));
+        }
+        match self.node().tagged().receive_tagged(pattern, buffer, time)? {
+            Received::Ended(result) => Ok(Ok(result?)),
+            Received::Pending(id) => Ok(Err(Receive::new(&self.shared, id))),
+        }
     }
 
     /// Begins to receive a message into `buffer`, whose length is the room for it.

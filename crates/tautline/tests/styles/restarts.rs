@@ -4,9 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use tautline::memory::{MapCookie, Rights};
+use tautline::memory::{Cookie, MapCookie, Rights};
 use tautline::rpc::{Call, CallError, Rpc};
-use tautline::{Builder, DeviceName, Endpoint, Error, Job, Short, stream};
+use tautline::{Builder, DeviceName, Endpoint, Error, Event, Job, Message, Short, stream};
 
 use super::{CountDrop, Mail, Node, next_cookie, node, part, with_mail};
 use crate::common::launch::Launcher;
@@ -60,6 +60,64 @@ fn a_server_restarts() {
             let Node { ep, mail, .. } = node(again);
             ep.connect(0).unwrap();
             part(ep, &mail);
+        },
+    );
+}
+
+/// N-4: a message says which incarnation it was begun for, whether or not the program has read that there is
+/// another one.
+#[test]
+fn a_message_knows_its_incarnation() {
+    with_restart(
+        |job| {
+            let (builder, mail) = with_mail(Endpoint::builder());
+            let ep = join(builder, job);
+            next_cookie(&ep, &mail);
+            let mut former = ep.begin(1, "long", 8).unwrap();
+            assert_eq!(former.incarnation(), 1);
+            ep.send(1, "cookie", &[1; Cookie::LEN]).unwrap();
+            // Not `run_until`, which ends when every peer is gone.
+            while mail.borrow_mut().pop().is_none() {
+                extract_for(&ep, Duration::from_millis(5));
+            }
+            let mut next = ep.begin(1, "long", 8).unwrap();
+            assert_eq!(next.incarnation(), 2);
+            let down = |event: &Event| matches!(event, Event::PeerDown { peer: 1, incarnation: 1, .. });
+            assert!(
+                std::iter::from_fn(|| ep.poll_event()).any(|event| down(&event)),
+                "it was not read before"
+            );
+            let gone = former.piece(&[1; 8]);
+            assert!(matches!(gone, Err(Error::PeerGone(1, _))), "{gone:?}");
+            next.piece(&[2; 8]).unwrap();
+            next.end().unwrap();
+            part(ep, &mail);
+        },
+        |job, again| {
+            for (job, last) in [(job, false), (again, true)] {
+                let (builder, mail) = with_mail(Endpoint::builder());
+                let received = Rc::new(RefCell::new(Vec::new()));
+                let keep = received.clone();
+                let ep = join(
+                    builder.on("long", move |mut message: Message| {
+                        let keep = keep.clone();
+                        async move {
+                            let bytes = message.read_to_end().await?;
+                            keep.borrow_mut().extend(bytes);
+                            Ok(())
+                        }
+                    }),
+                    job,
+                );
+                ep.send(0, "cookie", &[0; Cookie::LEN]).unwrap();
+                if last {
+                    part(ep, &mail);
+                    assert_eq!(*received.borrow(), [2; 8]);
+                } else {
+                    next_cookie(&ep, &mail);
+                    ep.close().unwrap();
+                }
+            }
         },
     );
 }

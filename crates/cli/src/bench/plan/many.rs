@@ -3,8 +3,8 @@
 use super::{Extent, Limit, Load, Plan, Test, shared};
 use crate::bench::case::{Experiment, Other, Policy, System, Work};
 
-/// The rivals that have jobs of many ranks.
-const RIVALS: [Other; 2] = [Other::OpenMpi, Other::Mpich];
+/// Those that have jobs of many ranks beside our groups.
+const RIVALS: [Other; 3] = [Other::OpenMpi, Other::Mpich, Other::TautlineMpi];
 
 /// Ours, as users start it.
 pub const OURS: System = System::Taut {

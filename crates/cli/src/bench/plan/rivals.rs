@@ -53,7 +53,11 @@ impl Plan {
         if other.has_streams() {
             self.rival_streams(on_host(other), other.is_warm(), 1.0);
         }
-        if matches!(other, Other::OpenMpi | Other::Ucx) {
+        if other.is_mpi() {
+            self.rival_latency(on_host(other), 0, false, each_ns);
+            self.rival_latency(on_host(other), 4 << 20, false, each_ns);
+        }
+        if matches!(other, Other::OpenMpi | Other::TautlineMpi | Other::Ucx) {
             let over_tcp = System::Rival { other, tcp: true };
             for bytes in [8, 64] {
                 self.rival_latency(over_tcp, bytes, other.is_warm(), 12_000.0);

@@ -38,7 +38,7 @@ impl Judge<'_> {
         };
         for result in self.results.iter().filter(|result| {
             (result.cell.test, result.cell.bytes) == (Test::Latency, bytes)
-                && matches!(result.cell.system, System::Rival { tcp: true, .. })
+                && matches!(result.cell.system, System::Rival { other, tcp: true } if other.is_foreign())
         }) {
             let value = ratio(ours, result, VALUE);
             let than = named(result);
@@ -52,7 +52,7 @@ impl Judge<'_> {
             let cell = &result.cell;
             let is_other = match cell.system {
                 // A loan copies nothing, and our row beside it does: that is another comparison.
-                System::Rival { other, tcp } => !tcp && other != Other::Iceoryx2Loan,
+                System::Rival { other, tcp } => !tcp && other.is_foreign() && other != Other::Iceoryx2Loan,
                 system => KERNEL.contains(&system),
             };
             // A system that resends an untouched buffer does less work; it is shown, and decides nothing.
