@@ -25,6 +25,8 @@ pub const MAX_GROUP_MEMBERS: usize = 64;
 pub const MAX_GROUP_BYTES: usize = 4096;
 #[cfg(loom)]
 pub const MAX_GROUP_BYTES: usize = 64;
+/// Operations of a group have numbers below this one: there are bits for them in each word.
+pub const MAX_GROUP_OPERATIONS: u64 = (1 << (64 - SIGNATURE_BITS)) - ROUNDS - 1;
 /// Operations whose bytes are kept.
 #[cfg(not(loom))]
 const ROUNDS: u64 = 4;
@@ -196,7 +198,7 @@ impl GroupMemory {
     /// The operation that this member may enter next.
     #[inline]
     pub fn turn(&self) -> u64 {
-        self.turn.load(Ordering::Acquire)
+        self.turn.load(Ordering::SeqCst)
     }
 
     /// Whether all members have left the operation whose bytes this one overwrites (G-16): all have entered
@@ -326,7 +328,8 @@ impl GroupMemory {
     /// Leaves an operation: nothing of it is read any more.
     #[inline]
     pub fn leave(&self, operation: u64) {
-        self.turn.store(operation + 1, Ordering::Release);
+        // In one order with the calls of other threads: one that does not see this is seen, and told.
+        self.turn.store(operation + 1, Ordering::SeqCst);
     }
 
     // Waiting.

@@ -40,7 +40,9 @@ pub use events::{EventQueue, NextEvent};
 #[cfg(not(loom))]
 pub use foreign::open_memory_of;
 pub use fork::ForkGuard;
-pub use group_memory::{Asleep, Awaited, GroupFault, GroupMemory, MAX_GROUP_BYTES, MAX_GROUP_MEMBERS};
+pub use group_memory::{
+    Asleep, Awaited, GroupFault, GroupMemory, MAX_GROUP_BYTES, MAX_GROUP_MEMBERS, MAX_GROUP_OPERATIONS,
+};
 pub use lane_pages::{LanePages, MAX_RINGS, PeerPages, RingNumber};
 pub use owned::{Owned, Owner};
 pub use region::Region;

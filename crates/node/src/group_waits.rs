@@ -10,6 +10,11 @@ use tautline_mem::{Awaited, GroupMemory};
 /// overwritten what would have woken it.
 const LOOK_AGAIN: Nanos = 100_000_000;
 
+/// A member that never has to wait polls its lane all the same: in every so many operations it looks at the
+/// clock, and polls if it has not done so for this long.
+const CLOCK_EVERY: u32 = 8;
+pub(crate) const POLL_AFTER: Nanos = 100_000;
+
 /// A wait, until it is forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupWaitId {
@@ -37,6 +42,8 @@ pub(crate) struct GroupWaits {
     activity: u64,
     /// Members were told that this lane sleeps.
     asleep: bool,
+    /// Operations that members of this lane have entered.
+    entered: u32,
 }
 
 impl GroupWaits {
@@ -51,6 +58,13 @@ impl GroupWaits {
         self.waits[place] = Some(wait);
         self.pending += 1;
         GroupWaitId { place: place as u32, serial: self.serial }
+    }
+
+    /// Counts an operation. Returns whether to look at the clock in it.
+    #[inline]
+    pub(crate) fn count_entry(&mut self) -> bool {
+        self.entered = self.entered.wrapping_add(1);
+        self.entered.is_multiple_of(CLOCK_EVERY)
     }
 
     /// Forgets a wait.

@@ -76,8 +76,8 @@ pub mod wire {
 pub use tautline_device as device;
 pub use tautline_link as link;
 pub use tautline_mem::{
-    ApertureMemory, Asleep, Awaited, GroupFault, GroupMemory, MAX_GROUP_BYTES, MAX_GROUP_MEMBERS, OutOfRange,
-    open_memory_of,
+    ApertureMemory, Asleep, Awaited, GroupFault, GroupMemory, MAX_GROUP_BYTES, MAX_GROUP_MEMBERS,
+    MAX_GROUP_OPERATIONS, OutOfRange, open_memory_of,
 };
 
 /// A process of the job, counted from zero. As the number of a peer it stands for lane 0 of that process;

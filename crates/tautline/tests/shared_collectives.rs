@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use crate::common::collectives::{add, addition, compose, composition, content, folded};
-use crate::common::{config, draw, join, run_over};
-use tautline::group::{Algorithm, Call, Choice, Choices, Group, Kind, MAX_SHARED_BYTES, Sum};
+use crate::common::{config, draw, jobs, join, run_over};
+use tautline::group::{Algorithm, Call, Choice, Choices, Group, Kind, MAX_SHARED_BYTES, Reduction, Sum};
+use tautline::tags::Request;
 use tautline::{DeviceName, Endpoint, Error, Job};
 
 /// Calls after which members have agreed on sharing memory.
@@ -274,6 +275,148 @@ fn only_the_root_waits() {
                 }
             }
             assert!(world.barrier().is_err());
+            ep.close().unwrap();
+        });
+    }
+}
+
+/// As [`enter`], for tests that dial members which have left before.
+fn enter_impatiently(job: Job) -> (Endpoint, Group) {
+    let config = config(|config| config.connect_timeout = Duration::from_secs(1));
+    let ep = join(Endpoint::builder().config(config), job);
+    let world = ep.world().unwrap();
+    (ep, world)
+}
+
+/// G-20: a member that waits for one which is no neighbour of it learns that that one is lost, though all
+/// neighbours of the lost one are lost as well. These had entered, so nobody needs them.
+#[test]
+fn all_neighbours_of_the_lost_are_lost() {
+    let together = std::sync::Barrier::new(6);
+    run_over(DeviceName::Shm, 6, |job| {
+        let (ep, world) = enter_impatiently(job);
+        warm_up(&world);
+        let me = world.member();
+        // Members 0 and 3 are at distance 3.
+        let barrier = (me != 0).then(|| world.start(&Call::Barrier, vec![]).unwrap());
+        together.wait();
+        match barrier.filter(|_| me == 3) {
+            Some(barrier) => {
+                let result = barrier.wait();
+                assert!(matches!(result, Err(Error::PeerGone(0, _))), "{result:?}");
+                ep.close().unwrap();
+            }
+            None => ep.close().unwrap(),
+        }
+    });
+}
+
+/// G-20: the root of broadcasts, which waits only for room in the memory, learns that a member is lost which
+/// is no neighbour, though all others wait for the root.
+#[test]
+fn a_root_without_room_learns_of_a_loss() {
+    run_over(DeviceName::Shm, 8, |job| {
+        let (ep, first) = enter_impatiently(job);
+        let world = sharing(&first);
+        warm_up(&world);
+        if world.member() == 3 {
+            return ep.close().unwrap();
+        }
+        let failed = (0..20).find_map(|number| world.broadcast(0, &mut [number]).err());
+        assert!(matches!(failed, Some(Error::PeerGone(3, _))), "{failed:?}");
+        ep.close().unwrap();
+    });
+}
+
+/// G-5: functions of reductions get memory that is aligned as allocations are, whatever the length.
+#[test]
+fn operands_are_aligned() {
+    run_over(DeviceName::Shm, 3, |job| {
+        let (ep, first) = enter(job);
+        let world = sharing(&first);
+        warm_up(&world);
+        let with = Reduction::new(16, true, |lower, upper| {
+            assert!(lower.as_ptr().addr() % 16 == 0 && upper.as_ptr().addr() % 16 == 0);
+            add(lower, upper);
+        });
+        for len in [16, 64, 256, 272, MAX_SHARED_BYTES] {
+            let call = Call::AllReduce { len, with: with.clone() };
+            assert_eq!(world.run(&call, &vec![2; len]).unwrap(), vec![6; len]);
+        }
+        world.barrier().unwrap();
+        ep.close().unwrap();
+    });
+}
+
+/// G-19: a member that never has to wait polls its lane all the same.
+#[test]
+fn members_that_never_wait_poll() {
+    let mut jobs = jobs(2);
+    jobs.iter_mut().for_each(|job| job.device = Some(DeviceName::Shm));
+    let ends: Vec<(Endpoint, Group)> = jobs.into_iter().map(enter).collect();
+    let [first, last] = [&ends[0].1, &ends[1].1];
+    for _ in 0..CALLS {
+        let both = [first, last].map(|group| group.start(&Call::Barrier, vec![]).unwrap());
+        while both.iter().filter(|barrier| barrier.test()).count() < 2 {}
+    }
+    assert_eq!(last.shares_memory(), Some(true));
+    let receive = last.tags().start_receive(0, 9, vec![0]).unwrap();
+    let send = first.tags().start_send_synchronous(1, 9, vec![7]).unwrap();
+    let calls = (0..100_000).take_while(|_| {
+        let barrier = first.start(&Call::Barrier, vec![]).unwrap();
+        last.barrier().unwrap();
+        assert!(barrier.test());
+        !send.test().unwrap()
+    });
+    assert!(calls.count() < 100_000, "the last member never took the message");
+    assert_eq!(receive.wait().unwrap().1, [7]);
+    ends.into_iter().for_each(|(ep, _)| ep.close().unwrap());
+}
+
+/// G-19, G-20: two threads of each member use two groups, and advance each other's started collectives. When
+/// a member is lost, all calls of both threads end.
+#[test]
+fn threads_learn_of_a_loss() {
+    for run in 0..30_u64 {
+        let mut seed = run + 7_000;
+        let (n, victim) = (3 + draw(&mut seed, 4) as usize, draw(&mut seed, 3) as usize);
+        let last = draw(&mut seed, 60) as usize;
+        // Nobody else leaves before all have heard of the loss.
+        let heard = std::sync::Barrier::new(n - 1);
+        run_over(DeviceName::Shm, n, |job| {
+            let (ep, first) = enter(job);
+            let groups = [sharing(&first), sharing(&first)];
+            groups.iter().for_each(warm_up);
+            let me = first.member();
+            std::thread::scope(|scope| {
+                for group in &groups {
+                    scope.spawn(move || {
+                        for number in 0..100 {
+                            if me == victim && number == last {
+                                return;
+                            }
+                            let (call, input, _) = nth(n, me, number);
+                            let started = group.start(&call, input).unwrap();
+                            let (call, input, output) = nth(n, me, number + 1);
+                            match group.run(&call, &input) {
+                                Ok(got) => assert!(got == output, "run {run}: {call:?}"),
+                                Err(Error::PeerGone(rank, _)) if rank == victim as u32 => return,
+                                Err(error) => panic!("run {run}, {number} at {me}: {error:?}"),
+                            }
+                            if number % 2 == 0 {
+                                drop(started);
+                            } else if let Err(error) = started.wait() {
+                                assert!(matches!(error, Error::PeerGone(rank, _) if rank == victim as u32));
+                                return;
+                            }
+                        }
+                        panic!("run {run}: nobody told member {me}");
+                    });
+                }
+            });
+            if me != victim {
+                heard.wait();
+            }
             ep.close().unwrap();
         });
     }

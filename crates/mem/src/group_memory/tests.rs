@@ -193,3 +193,22 @@ fn sleepers_are_rung_for_once() {
     all[5].announce_wake();
     assert_eq!(all[0].asleep(Asleep::ForAny), 0);
 }
+
+/// G-15: the last numbers of operations fit the words.
+#[test]
+fn the_last_operations() {
+    let [a, b] = <[GroupMemory; 2]>::try_from(members(2)).unwrap();
+    for at in MAX_GROUP_OPERATIONS - 3..MAX_GROUP_OPERATIONS {
+        a.enter(at, u16::MAX);
+        assert_eq!(a.has_all(at), Ok(false));
+        b.enter(at, u16::MAX);
+        assert!(a.has_all(at) == Ok(true) && b.has_all(at) == Ok(true) && a.has_room(at));
+        assert!(b.claim(at) == Ok(true) && a.claim(at) == Ok(false));
+        assert!(a.needs(Awaited::Published(at), 1) && !a.needs(Awaited::Published(at), 0));
+        b.publish(at, &[3; 8]);
+        assert_eq!(a.has_result(at), Ok(true));
+        assert!(!a.is_overwritten(Awaited::Published(at)));
+        a.leave(at);
+        assert_eq!(a.turn(), at + 1);
+    }
+}

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tautline_mem::{Asleep, Awaited, GroupMemory};
 
 use super::Endpoint;
-use crate::group_waits::GroupWaitId;
+use crate::group_waits::{self, GroupWaitId};
 use crate::lane::{Lane, Polled};
 use crate::multicast::{MulticastReceiveId, MulticastSendId};
 use crate::tags::{Buffer, ClaimId, Ended, Failure, Mode, Pattern, ReceiveId, SendId, Sent, Status};
@@ -363,12 +363,34 @@ impl Tagged<'_> {
         })
     }
 
-    /// Counts as a poll of the program. An error if the lane is closed.
+    /// Before a member enters an operation in the memory of a group: an error if the lane is closed. Polls in
+    /// some of these calls, so that a program whose members never wait polls, too (G-19).
     #[inline]
-    pub fn check_open(&self) -> Result<(), SendError> {
-        let lane = self.0.lock()?;
-        self.0.shared.polls.polled();
-        if lane.port.closed { Err(SendError::Closed) } else { Ok(()) }
+    pub fn enter_group(&self) -> Result<(), SendError> {
+        let mut lane = self.0.lock()?;
+        if lane.port.closed {
+            return Err(SendError::Closed);
+        }
+        if lane.groups.count_entry()
+            && self.0.now().saturating_sub(lane.status.received_at) > group_waits::POLL_AFTER
+        {
+            let now = self.0.shared.arrive(&mut lane);
+            lane.poll(now);
+        }
+        Ok(())
+    }
+
+    /// Waits for a short time for something in the memory of a group, without polling. True if it is there.
+    #[inline]
+    pub fn await_group_shortly(&self, memory: &GroupMemory, awaited: Awaited) -> bool {
+        let shared = &self.0.shared;
+        let waits = shared.config.waiting != crate::Waiting::Park;
+        waits
+            && shared.backoff.wait_shortly(
+                || shared.clock.now(),
+                std::thread::yield_now,
+                || memory.is_done(awaited),
+            )
     }
 
     /// Changes whenever a send, a receive or a wait has ended, or may go on.

@@ -52,7 +52,13 @@ impl Inner {
     fn advance(&self, ticket: Ticket, run: &mut Execution) -> Result<bool> {
         self.failures.check(ticket.number)?;
         match run.advance(self.wires(ticket), &self.sharing) {
-            Ok(false) if run.is_shared() => self.check_shared(ticket, run),
+            Ok(false) if run.is_shared() => {
+                let done = self.check_shared(ticket, run)?;
+                if !done {
+                    self.or_fail(ticket, run.register(self.wires(ticket), &self.sharing))?;
+                }
+                Ok(done)
+            }
             Ok(false) if self.members.len() > 1 => {
                 self.take_notices()?;
                 self.failures.check(ticket.number)?;
@@ -63,13 +69,18 @@ impl Inner {
         }
     }
 
+    /// An error fails the collective, here and at the other members.
+    fn or_fail<T>(&self, ticket: Ticket, result: Result<T>) -> Result<T> {
+        result.map_err(|error| self.fail(ticket.failing(), error))
+    }
+
     /// A collective that waits in shared memory fails if a notice says so, or a member is lost that it waits
     /// for (G-20).
     fn check_shared(&self, ticket: Ticket, run: &mut Execution) -> Result<bool> {
         let (tagged, wires) = (self.collective.node().tagged(), self.wires(ticket));
         let board = self.sharing.board();
         if let Some(board) = board {
-            run.watch(wires, board)?;
+            self.or_fail(ticket, run.watch(wires, board, false))?;
             // Notices and losses end receives. Those that are known may matter for a later collective.
             if !board.has_news(tagged.request_activity()?) && !self.failures.any() {
                 return Ok(false);
@@ -92,9 +103,33 @@ impl Inner {
             Ok(true) => Ok(true),
             Ok(false) => match lost.into_iter().find(|(member, _)| run.needs(board, *member)) {
                 Some((_, cause)) => Err(self.fail(ticket.failing(), cause.error())),
-                None => Ok(false),
+                // Whoever watched the others may be among the lost.
+                None => self.or_fail(ticket, run.watch(wires, board, true)).map(|()| false),
             },
             Err(error) => Err(self.fail(ticket.failing(), error)),
+        }
+    }
+
+    /// Changes with the losses and notices that this member knows of.
+    fn changes(&self) -> u64 {
+        self.failures.changes() + self.sharing.board().map_or(0, |board| board.changes())
+    }
+
+    /// Carries out a collective through shared memory as far as it goes without a long wait. True if that was
+    /// all.
+    fn drive_shortly(&self, ticket: Ticket, run: &mut Execution) -> Result<bool> {
+        if !run.is_shared() {
+            return Ok(false);
+        }
+        self.failures.check(ticket.number)?;
+        let wires = self.wires(ticket);
+        loop {
+            match run.advance(wires, &self.sharing) {
+                Ok(true) => return Ok(true),
+                Ok(false) if run.await_shortly(wires, &self.sharing) => {}
+                Ok(false) => return Ok(false),
+                Err(error) => return self.or_fail(ticket, Err(error)),
+            }
         }
     }
 
@@ -108,8 +143,12 @@ impl Inner {
 
     /// Carries out a collective, and whatever else was started meanwhile.
     pub(super) fn drive(&self, ticket: Ticket, run: &mut Execution) -> Result<()> {
+        if self.drive_shortly(ticket, run)? {
+            return Ok(());
+        }
         let (mut own, mut unless) = (Vec::new(), Vec::new());
         loop {
+            let before = self.changes();
             if self.advance(ticket, run)? {
                 return Ok(());
             }
@@ -121,7 +160,10 @@ impl Inner {
             unless.clear();
             self.interruptions(run, &mut unless);
             self.groups().advance_all(None, &mut unless);
-            self.collective.node().tagged().wait_tagged_unless(&own, &unless)?;
+            // Another thread may have taken what would end the wait.
+            if self.changes() == before {
+                self.collective.node().tagged().wait_tagged_unless(&own, &unless)?;
+            }
         }
     }
 }
@@ -191,7 +233,11 @@ impl Operation {
 
     fn wait(self: &Arc<Self>) -> Result<Execution> {
         let (mut own, mut unless) = (Vec::new(), Vec::new());
-        while !self.test() {
+        loop {
+            let before = self.group.changes();
+            if self.test() {
+                break;
+            }
             if self.group.collective.node().is_virtual() {
                 return Err(SendError::WouldBlock.into());
             }
@@ -202,7 +248,9 @@ impl Operation {
                 self.group.interruptions(run, &mut unless);
             }
             self.group.groups().advance_all(Some(&**self), &mut unless);
-            self.group.collective.node().tagged().wait_tagged_unless(&own, &unless)?;
+            if self.group.changes() == before {
+                self.group.collective.node().tagged().wait_tagged_unless(&own, &unless)?;
+            }
         }
         match std::mem::replace(&mut *self.lock(), State::Taken) {
             State::Ended(result) => result,

@@ -1,7 +1,7 @@
 //! A collective under way at one member: through shared memory if the group has some and the table chooses
 //! it, by messages otherwise.
 
-use tautline_node::TagRequest;
+use tautline_node::{Awaited, TagRequest};
 
 use super::run::{Planned, Run, Wires};
 use super::shared_op::SharedOp;
@@ -59,10 +59,32 @@ impl Execution {
         }
     }
 
-    /// Watches the members that it waits for in shared memory, as far as others may not.
-    pub(super) fn watch(&self, wires: Wires<'_>, board: &Board) -> Result<()> {
-        let awaited = self.shared.as_ref().and_then(SharedOp::awaited);
-        awaited.map_or(Ok(()), |awaited| board.watch_for(wires, awaited))
+    /// Waits for a short time for what it needs of others in shared memory. True if that is there.
+    pub(super) fn await_shortly(&self, wires: Wires<'_>, sharing: &Sharing) -> bool {
+        let (Some(shared), Some(board)) = (&self.shared, sharing.board()) else { return false };
+        match shared.awaited() {
+            // This member has to do something itself.
+            None | Some(Awaited::Turn(_)) => false,
+            Some(awaited) => wires.tags.node().tagged().await_group_shortly(&board.memory, awaited),
+        }
+    }
+
+    /// Has the lane wait for what it needs of others in shared memory.
+    pub(super) fn register(&mut self, wires: Wires<'_>, sharing: &Sharing) -> Result<()> {
+        match (&mut self.shared, sharing.board()) {
+            (Some(shared), Some(board)) => shared.register(wires, board),
+            _ => Ok(()),
+        }
+    }
+
+    /// Watches the members that it waits for in shared memory: all of them if a member is lost, and otherwise
+    /// as far as others may not.
+    pub(super) fn watch(&self, wires: Wires<'_>, board: &Board, is_one_lost: bool) -> Result<()> {
+        match self.shared.as_ref().and_then(SharedOp::awaited) {
+            None | Some(Awaited::Turn(_)) => Ok(()),
+            Some(Awaited::Entered(_) | Awaited::Published(_) | Awaited::Result(_)) if !is_one_lost => Ok(()),
+            Some(awaited) => board.watch_for(wires, awaited),
+        }
     }
 
     /// Whether what it waits for in shared memory cannot come if a member is gone.

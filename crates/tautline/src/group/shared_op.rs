@@ -15,11 +15,16 @@ const EACH_COMPUTES: usize = 2;
 /// Operands up to this length are read to the stack.
 const SHORT: usize = 256;
 
+/// Memory for a short operand. Functions of programs may need any alignment that an allocation has.
+#[repr(align(64))]
+struct Short([u8; SHORT]);
+
 /// One operation at one member.
 #[derive(Debug)]
 pub(super) struct SharedOp {
     number: u64,
     entered: bool,
+    awaited: Option<Awaited>,
     wait: Option<Wait>,
 }
 
@@ -50,15 +55,15 @@ fn fault(fault: GroupFault) -> Error {
 impl SharedOp {
     /// The `number`th operation of a group.
     pub(super) fn new(number: u64) -> SharedOp {
-        SharedOp { number, entered: false, wait: None }
+        SharedOp { number, entered: false, awaited: None, wait: None }
     }
 
     /// What it waits for in the memory.
     pub(super) fn awaited(&self) -> Option<Awaited> {
-        self.wait.as_ref().map(|wait| wait.awaited)
+        self.awaited
     }
 
-    /// The request that ends when it is there.
+    /// The request that ends when it is there, after [`SharedOp::register`].
     pub(super) fn request(&self) -> Option<TagRequest> {
         self.wait.as_ref().map(|wait| TagRequest::Group(wait.id))
     }
@@ -71,16 +76,25 @@ impl SharedOp {
         self.entered
     }
 
+    /// Has the lane wait for what is awaited.
+    pub(super) fn register(&mut self, wires: Wires<'_>, board: &Board) -> Result<()> {
+        let registered = self.wait.as_ref().map(|wait| wait.awaited);
+        if registered != self.awaited {
+            self.wait = None;
+            if let Some(awaited) = self.awaited {
+                let id = wires.tags.node().tagged().await_group(&board.memory, awaited)?;
+                self.wait = Some(Wait { tags: wires.tags.clone(), awaited, id });
+            }
+        }
+        Ok(())
+    }
+
     /// Waits for something. False, or an error if it must have been there.
-    fn wait_for(&mut self, wires: Wires<'_>, board: &Board, awaited: Awaited) -> Result<bool> {
-        if board.memory.is_overwritten(awaited) {
+    fn wait_for(&mut self, board: &Board, awaited: Awaited) -> Result<bool> {
+        if self.wait.is_some() && board.memory.is_overwritten(awaited) {
             return Err(fault(GroupFault::Corrupt));
         }
-        if self.wait.as_ref().is_none_or(|wait| wait.awaited != awaited) {
-            self.wait = None;
-            let id = wires.tags.node().tagged().await_group(&board.memory, awaited)?;
-            self.wait = Some(Wait { tags: wires.tags.clone(), awaited, id });
-        }
+        self.awaited = Some(awaited);
         Ok(false)
     }
 
@@ -93,12 +107,12 @@ impl SharedOp {
         input: &[u8],
     ) -> Result<bool> {
         let (memory, number) = (&*board.memory, self.number);
-        wires.tags.node().tagged().check_open()?;
+        wires.tags.node().tagged().enter_group()?;
         if memory.turn() != number {
-            return self.wait_for(wires, board, Awaited::Turn(number));
+            return self.wait_for(board, Awaited::Turn(number));
         }
         if !memory.has_room(number) {
-            return self.wait_for(wires, board, Awaited::Room(number));
+            return self.wait_for(board, Awaited::Room(number));
         }
         if let Shared::Reduce { .. } | Shared::AllReduce = call {
             memory.contribute(number, input);
@@ -126,7 +140,7 @@ impl SharedOp {
             Shared::Broadcast { root } if root == wires.me => {}
             Shared::Broadcast { root } => {
                 if !memory.has_result(number).map_err(fault)? {
-                    return self.wait_for(wires, board, Awaited::From(number, root));
+                    return self.wait_for(board, Awaited::From(number, root));
                 }
                 memory.check_call(number, root).map_err(fault)?;
                 memory.result(number, output);
@@ -138,24 +152,24 @@ impl SharedOp {
                 if memory.has_result(number).map_err(fault)? {
                     memory.result(number, output);
                 } else if !memory.has_all(number).map_err(fault)? {
-                    return self.wait_for(wires, board, Awaited::Result(number));
+                    return self.wait_for(board, Awaited::Result(number));
                 } else if memory.claim(number).map_err(fault)? {
                     fold(memory, number, reduction, output);
                     memory.publish(number, output);
                 } else {
-                    return self.wait_for(wires, board, Awaited::Published(number));
+                    return self.wait_for(board, Awaited::Published(number));
                 }
             }
             Shared::Barrier | Shared::Reduce { .. } | Shared::AllReduce => {
                 if !memory.has_all(number).map_err(fault)? {
                     let alone = matches!(call, Shared::Reduce { .. });
                     let awaited = if alone { Awaited::Operands(number) } else { Awaited::Entered(number) };
-                    return self.wait_for(wires, board, awaited);
+                    return self.wait_for(board, awaited);
                 }
                 fold(memory, number, reduction, output);
             }
         }
-        self.wait = None;
+        (self.awaited, self.wait) = (None, None);
         memory.leave(number);
         if wakes {
             board.wake(wires.members, Asleep::ForAll)?;
@@ -169,8 +183,8 @@ fn fold(memory: &GroupMemory, number: u64, reduction: Option<&Reduction>, result
     let Some(reduction) = reduction else { return };
     let last = memory.members() - 1;
     memory.read(number, last, result);
-    let (mut short, mut long) = ([0; SHORT], Vec::new());
-    let lower = match short.get_mut(..result.len()) {
+    let (mut short, mut long) = (Short([0; SHORT]), Vec::new());
+    let lower = match short.0.get_mut(..result.len()) {
         Some(short) => short,
         None => {
             long.resize(result.len(), 0);

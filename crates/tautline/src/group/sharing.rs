@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use tautline_node::{Asleep, Awaited, GroupMemory, TagRequest, open_memory_of};
+use tautline_node::{Asleep, Awaited, GroupMemory, MAX_GROUP_OPERATIONS, TagRequest, open_memory_of};
 
 use super::algorithms::{all_reduce, barrier, broadcast};
 use super::failure::Cause;
@@ -60,12 +60,14 @@ impl Sharing {
         if matches!(self.decided.get(), Some(None)) {
             return None;
         }
-        self.calls.fetch_add(1, Ordering::Relaxed).checked_sub(CALLS_BEFORE)
+        // Before this member looks whose turn it is.
+        let calls = self.calls.fetch_add(1, Ordering::SeqCst);
+        calls.checked_sub(CALLS_BEFORE).filter(|number| *number < MAX_GROUP_OPERATIONS)
     }
 
-    /// Whether a collective after the `number`th was called.
+    /// Whether a collective after the `number`th was called. After this one has left.
     pub(super) fn has_later(&self, number: u64) -> bool {
-        self.calls.load(Ordering::Relaxed) > number + CALLS_BEFORE + 1
+        self.calls.load(Ordering::SeqCst) > number + CALLS_BEFORE + 1
     }
 
     /// Whether the members have agreed on sharing memory, or on not sharing any.
@@ -225,6 +227,8 @@ pub(super) struct Board {
     watches: Mutex<Vec<Watch>>,
     /// The activity of requests when losses were last looked for; zero if there are any.
     seen: AtomicU64,
+    /// Counts losses. Changes under the lock of the watches.
+    changes: AtomicU64,
 }
 
 /// A member that is watched.
@@ -246,7 +250,13 @@ impl Board {
         memory.close_fd();
         let (memory, tags) = (Arc::new(memory), wires.tags.clone());
         groups(&tags).count_sharing(true);
-        let board = Board { memory, tags, watches: Mutex::default(), seen: AtomicU64::new(0) };
+        let board = Board {
+            memory,
+            tags,
+            watches: Mutex::default(),
+            seen: AtomicU64::default(),
+            changes: AtomicU64::default(),
+        };
         for member in neighbours(wires.me, wires.members.len()) {
             board.watch(wires, member)?;
         }
@@ -267,13 +277,15 @@ impl Board {
         Ok(())
     }
 
-    /// Watches the members that only this one may wait for: others need not notice that they are lost.
+    /// Watches the members without which what is awaited cannot come.
     pub(super) fn watch_for(&self, wires: Wires<'_>, awaited: Awaited) -> Result<()> {
-        match awaited {
-            Awaited::From(_, root) => self.watch(wires, root),
-            Awaited::Operands(_) => (0..wires.members.len()).try_for_each(|member| self.watch(wires, member)),
-            _ => Ok(()),
-        }
+        let mut needed = (0..wires.members.len()).filter(|member| self.memory.needs(awaited, *member));
+        needed.try_for_each(|member| self.watch(wires, member))
+    }
+
+    /// A number that changes when a member is found to be lost.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
     }
 
     /// Appends the requests that end when a member is lost.
@@ -300,12 +312,15 @@ impl Board {
                 continue;
             }
             let cause = match std::mem::replace(state, State::Lost(Cause::Failed(wires.members[*member]))) {
-                State::Alive(receive) => match receive.wait() {
-                    Err(Error::PeerGone(rank, why)) => Cause::Gone(rank, why),
-                    Err(Error::Excluded(by)) => Cause::Excluded(by),
-                    Err(Error::Send(why)) => return Err(why.into()),
-                    _ => Cause::Failed(wires.members[*member]),
-                },
+                State::Alive(receive) => {
+                    self.changes.fetch_add(1, Ordering::AcqRel);
+                    match receive.wait() {
+                        Err(Error::PeerGone(rank, why)) => Cause::Gone(rank, why),
+                        Err(Error::Excluded(by)) => Cause::Excluded(by),
+                        Err(Error::Send(why)) => return Err(why.into()),
+                        _ => Cause::Failed(wires.members[*member]),
+                    }
+                }
                 State::Lost(cause) => cause,
             };
             *state = State::Lost(cause);
@@ -336,6 +351,20 @@ impl Drop for Board {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// G-14, G-15: the first calls use messages, and so do those that have no number.
+    #[test]
+    fn numbers_begin_and_end() {
+        let sharing = Sharing::default();
+        assert!((0..CALLS_BEFORE).all(|_| sharing.number().is_none()));
+        assert_eq!(sharing.number(), Some(0));
+        assert!(!sharing.has_later(0));
+        assert_eq!(sharing.number(), Some(1));
+        assert!(sharing.has_later(0) && !sharing.has_later(1));
+        sharing.calls.store(CALLS_BEFORE + MAX_GROUP_OPERATIONS - 1, Ordering::SeqCst);
+        assert_eq!(sharing.number(), Some(MAX_GROUP_OPERATIONS - 1));
+        assert!((0..3).all(|_| sharing.number().is_none()));
+    }
 
     /// G-20: whoever is lost has a neighbour, and neighbours are neighbours of each other.
     #[test]
