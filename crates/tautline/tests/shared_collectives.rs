@@ -387,7 +387,7 @@ fn threads_learn_of_a_loss() {
         // Nobody else leaves before all have heard of the loss.
         let heard = std::sync::Barrier::new(n - 1);
         run_over(DeviceName::Shm, n, |job| {
-            let (ep, first) = enter(job);
+            let (ep, first) = enter_impatiently(job);
             let groups = [sharing(&first), sharing(&first)];
             groups.iter().for_each(warm_up);
             let me = first.member();
