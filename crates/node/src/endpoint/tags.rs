@@ -356,11 +356,7 @@ impl Tagged<'_> {
 
     /// Another thread of this member may wait for what this one has done in the memory of a group.
     pub fn poll_groups(&self) -> Result<(), SendError> {
-        self.0.with(|lane| {
-            if lane.groups.poll() && lane.status.sleepers > 0 {
-                lane.wake_sleepers();
-            }
-        })
+        self.0.with(Lane::poll_groups)
     }
 
     /// Before a member enters an operation in the memory of a group: an error if the lane is closed. Polls in

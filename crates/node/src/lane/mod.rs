@@ -191,7 +191,7 @@ impl Lane {
 
     #[inline]
     fn after_receive(&mut self, now: Nanos) {
-        self.groups.poll();
+        self.poll_groups();
         while let Some(event) = self.port.device.poll_event() {
             self.handle_device_event(now, &event);
         }
@@ -395,6 +395,14 @@ impl Lane {
     #[inline]
     pub(crate) fn activity(&self) -> u64 {
         self.port.activity + self.memory.activity() + self.request_activity()
+    }
+
+    /// Looks at the memory of groups. What this thread finds there, another one may sleep for.
+    #[inline(always)]
+    pub(crate) fn poll_groups(&mut self) {
+        if self.groups.poll() && self.status.sleepers > 0 {
+            self.wake_sleepers();
+        }
     }
 
     /// Changes whenever a send or receive with a tag, or of a multicast, or a wait for the memory of a group
