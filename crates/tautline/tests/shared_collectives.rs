@@ -380,7 +380,7 @@ fn members_that_never_wait_poll() {
 /// a member is lost, all calls of both threads end.
 #[test]
 fn threads_learn_of_a_loss() {
-    for run in 0..30_u64 {
+    for run in 0..12_u64 {
         let mut seed = run + 7_000;
         let (n, victim) = (3 + draw(&mut seed, 4) as usize, draw(&mut seed, 3) as usize);
         let last = draw(&mut seed, 60) as usize;
