@@ -86,6 +86,8 @@ const EXAMPLES: [Example; 3] = [
             "train-wire",
             "train-open",
             "tag-8",
+            "barrier-shm",
+            "reduce-shm",
         ],
         objects: &["icount_api"],
         functions: &[],

@@ -4,8 +4,9 @@
 //! [`Turns`] of threads that wait, the [`ForkGuard`]; memory that peers may access ([`ApertureMemory`]), or
 //! that a program has lent ([`Region`]); shared memory ([`Segment`]), the [`ring`] in it, the [`pool`] that
 //! messages are lent from, the [`returns`] that give them back and the [`windows`] of messages, the
-//! [`LanePages`] by which lanes find work and wake each other, and the asymmetric [`Barrier`]; and the
-//! [`sync`] façade that becomes loom's types under `--cfg loom`. What does not: any protocol.
+//! [`LanePages`] by which lanes find work and wake each other, the [`GroupMemory`] of collectives, and the
+//! asymmetric [`Barrier`]; and the [`sync`] façade that becomes loom's types under `--cfg loom`. What does
+//! not: any protocol.
 
 #[cfg(not(loom))]
 mod aperture;
@@ -15,6 +16,7 @@ mod events;
 #[cfg(not(loom))]
 mod foreign;
 mod fork;
+mod group_memory;
 mod lane_pages;
 mod owned;
 #[cfg(not(loom))]
@@ -38,6 +40,9 @@ pub use events::{EventQueue, NextEvent};
 #[cfg(not(loom))]
 pub use foreign::open_memory_of;
 pub use fork::ForkGuard;
+pub use group_memory::{
+    Asleep, Awaited, GroupFault, GroupMemory, MAX_GROUP_BYTES, MAX_GROUP_MEMBERS, MAX_GROUP_OPERATIONS,
+};
 pub use lane_pages::{LanePages, MAX_RINGS, PeerPages, RingNumber};
 pub use owned::{Owned, Owner};
 pub use region::Region;

@@ -25,6 +25,7 @@ mod endpoint;
 mod environment;
 mod error;
 mod event;
+mod group_waits;
 mod job;
 mod lane;
 mod launcher;
@@ -55,6 +56,7 @@ pub use endpoint::{Endpoint, Lanes, Members, Multicasts, Received, TagRequest, T
 pub use environment::Environment;
 pub use error::{JoinError, SendError};
 pub use event::Event;
+pub use group_waits::GroupWaitId;
 pub use job::{HostId, Job, Member};
 pub use lane::{Delivery, FastPoll, FrameBatch, Item};
 pub use launcher::Launcher;
@@ -73,7 +75,10 @@ pub mod wire {
 }
 pub use tautline_device as device;
 pub use tautline_link as link;
-pub use tautline_mem::{ApertureMemory, OutOfRange, open_memory_of};
+pub use tautline_mem::{
+    ApertureMemory, Asleep, Awaited, GroupFault, GroupMemory, MAX_GROUP_BYTES, MAX_GROUP_MEMBERS,
+    MAX_GROUP_OPERATIONS, OutOfRange, open_memory_of,
+};
 
 /// A process of the job, counted from zero. As the number of a peer it stands for lane 0 of that process;
 /// other lanes have other numbers. Whatever names a peer or a sender in this way, [`Address::from`] takes it

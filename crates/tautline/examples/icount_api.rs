@@ -1,6 +1,7 @@
 //! What a message, a put that a polled tripwire notices, and a frame of a long message cost a program: two
 //! endpoints in one thread, on a wire made of memory (`-wire`, or `-open` without tags) or with shared memory
-//! (`-shm`). `tag-8`: a message of eight bytes with a tag, through shared memory.
+//! (`-shm`). `tag-8`: a message of eight bytes with a tag, through shared memory. `barrier-shm` and
+//! `reduce-shm`: a barrier and an all-reduce of eight bytes, of both ends.
 //!
 //! `icount_api SCENARIO N` sends and receives N times eight bytes, in turns; `train`: N frames of 1,472 bytes
 //! one way, in messages of 64 KiB. `cargo xtask icount` counts the
@@ -23,6 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use tautline::group::{Call, Reduction, Sum};
 use tautline::memory::Rights;
 use tautline::node::link::JobKey;
 use tautline::{
@@ -31,7 +33,7 @@ use tautline::{
 };
 
 const USAGE: &str = "usage: icount_api short-wire|short-shm|async-wire|async-shm|put-wire|put-shm|train-wire|train-open|\
-                     tag-8 N [time]";
+                     tag-8|barrier-shm|reduce-shm N [time]";
 
 /// The bytes of a long message, and the frames that it takes.
 const LONG: usize = 64 << 10;
@@ -57,6 +59,12 @@ fn main() -> ExitCode {
         "async" => pair.messages("async", count),
         "put" => pair.puts(count),
         "tag" => pair.tagged(count),
+        "barrier" => pair.collectives(&Call::Barrier, &[], count),
+        "reduce" => pair.collectives(
+            &Call::AllReduce { len: 8, with: Reduction::of::<u64, _>(Sum) },
+            &1_u64.to_le_bytes(),
+            count,
+        ),
         "train" => pair.trains(count / LONG_FRAMES),
         _ => return usage(),
     }
@@ -141,6 +149,23 @@ impl Pair {
             tags[from].send(1 - from as u32, 7, black_box(&bytes[..]))?;
             tags[1 - from].receive(from as u32, 7, &mut buffer)?;
             assert_eq!(buffer, bytes);
+        }
+        Ok(())
+    }
+
+    /// The first end starts each collective and is asked for its end, the second one waits for it.
+    fn collectives(&self, call: &Call, input: &[u8], count: u64) -> Result<()> {
+        let groups = [self.ends[0].world()?, self.ends[1].world()?];
+        // Groups agree on sharing memory in their first calls.
+        for _ in 0..8 {
+            let both = [groups[0].start(call, input.to_vec())?, groups[1].start(call, input.to_vec())?];
+            while both.iter().filter(|collective| collective.test()).count() < 2 {}
+        }
+        for _ in 0..count {
+            let first = groups[0].start(call, input.to_vec())?;
+            black_box(groups[1].run(call, black_box(input))?);
+            assert!(first.test());
+            black_box(first.wait()?);
         }
         Ok(())
     }

@@ -14,6 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use common::{Limit, jobs, pattern};
+use tautline::group::{Algorithm, Choice, Choices, Kind, Sum};
 use tautline::{DeviceName, Down, Endpoint, Event, Job, Message, PeerState, Short, Waiting};
 
 /// One test at a time: the segments of this process are those of one test.
@@ -186,6 +187,81 @@ fn frames_are_records() {
     assert_eq!(at % 64, 16);
     assert_eq!(bytes[at - 12..at - 8], 48_u32.to_le_bytes(), "the frame's length");
     ends[1].serve(1).unwrap();
+}
+
+/// Where this process has the memory of groups of three mapped.
+fn group_memory() -> Vec<u64> {
+    const LEN: u64 = 17 * 4096;
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let ours = maps.lines().filter(|line| line.contains("memfd:tautline "));
+    let ranges = ours.filter_map(|line| {
+        let (start, rest) = line.split_once('-')?;
+        let (end, _) = rest.split_once(' ')?;
+        let [start, end] = [start, end].map(|at| u64::from_str_radix(at, 16).unwrap());
+        (end - start == LEN).then_some(start)
+    });
+    ranges.collect()
+}
+
+/// G-17: random words in the memory of a group fail its collectives, or give wrong numbers; nothing panics,
+/// and no member waits for ever.
+#[test]
+fn overwritten_group_memory() {
+    const GROUPS: u32 = 60;
+    const CALLS: u64 = 400;
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _limit = Limit::seconds(120);
+    let (failed, written, ended) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let together = std::sync::Barrier::new(3);
+    let (failed, written, ended, together) = (&failed, &written, &ended, &together);
+    std::thread::scope(|scope| {
+        for mut job in jobs(3) {
+            job.device = Some(DeviceName::Shm);
+            scope.spawn(move || {
+                let ep = Endpoint::builder().join_job(job).unwrap();
+                let world = ep.world().unwrap();
+                let lines = [Kind::Barrier, Kind::Broadcast, Kind::Reduce, Kind::AllReduce].map(|kind| {
+                    Choice { kind, bytes: usize::MAX, members: usize::MAX, algorithm: Algorithm::Shared }
+                });
+                for _ in 0..GROUPS {
+                    let group = world.with_choices(Choices::with(lines)).unwrap();
+                    let call = |at: u64| match at % 4 {
+                        0 => group.barrier(),
+                        1 => group.all_reduce(&mut [1_u64; 8], Sum),
+                        2 => group.broadcast(at as usize % 3, &mut [at; 8]),
+                        _ => group.reduce(at as usize % 3, &mut [at; 8], Sum),
+                    };
+                    if (0..CALLS).any(|at| call(at).is_err()) {
+                        failed.fetch_add(1, Ordering::Relaxed);
+                    }
+                    // Whoever waits for a word of this member that was overwritten hears of its end.
+                    group.revoke();
+                    together.wait();
+                }
+                ended.fetch_add(1, Ordering::Relaxed);
+                together.wait();
+                ep.close().unwrap();
+            });
+        }
+        scope.spawn(move || {
+            let memory = File::options().write(true).open("/proc/self/mem").unwrap();
+            let mut dice = dice(99);
+            while ended.load(Ordering::Relaxed) < 3 {
+                for at in group_memory() {
+                    // Mostly the words by which members wait.
+                    let at = at + 8 * [8 + dice(12), 80 + dice(32), dice(8_000)][dice(3) as usize];
+                    let word = [0, u64::MAX, dice(1 << 24), 1 << 16 | dice(3)][dice(4) as usize];
+                    written.fetch_add(
+                        memory.write_at(&word.to_le_bytes(), at).is_ok().into(),
+                        Ordering::Relaxed,
+                    );
+                }
+                std::thread::sleep(Duration::from_micros(dice(2_000)));
+            }
+        });
+    });
+    let (failed, written) = (failed.load(Ordering::Relaxed), written.load(Ordering::Relaxed));
+    assert!(failed > 10 && written > 100, "{failed} of {} failed by {written} words", 3 * GROUPS);
 }
 
 /// S-2, N-8: random bytes in the memory close channels, which are opened again, and harm neither a node nor

@@ -31,6 +31,7 @@ mod refusals;
 mod registration;
 mod rpc;
 mod send_sync;
+mod shared_collectives;
 mod started_sends;
 mod styles;
 mod tags;

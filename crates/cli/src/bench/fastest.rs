@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use tautline::group::{Algorithm, Call, Choice, Choices, Group, Kind, Reduction, Sum};
+use tautline::group::{Algorithm, Call, Choice, Choices, Group, Kind, MAX_SHARED_BYTES, Reduction, Sum};
 use tautline::{DeviceName, Endpoint, Job, Member};
 use tautline_launch::random_key;
 
@@ -18,6 +18,8 @@ use super::plan::Extent;
 /// Numbers of members, and for tests.
 const MEMBERS: &[usize] = &[2, 4, 8, 16];
 const FEW: &[usize] = &[2, 3];
+/// Calls before a figure is measured.
+const WARM_UP: usize = 8;
 /// Samples of each figure.
 const SAMPLES: usize = 7;
 /// The sizes at which algorithms are compared.
@@ -89,6 +91,8 @@ fn median(
     time: Duration,
     mut once: impl FnMut() -> tautline::Result<()>,
 ) -> tautline::Result<f64> {
+    // Groups agree on sharing memory in their first calls.
+    (0..WARM_UP).try_for_each(|_| once())?;
     let start = Instant::now();
     once()?;
     once()?;
@@ -112,10 +116,12 @@ fn median(
 /// The collective of some kind and length.
 fn call(kind: Kind, len: usize) -> Call {
     match kind {
+        Kind::Barrier => Call::Barrier,
         Kind::Broadcast => Call::Broadcast { root: 0, len },
         Kind::Gather => Call::Gather { root: 0, len },
         Kind::Scatter => Call::Scatter { root: 0, len },
         Kind::AllGather => Call::AllGather { len },
+        Kind::Reduce => Call::Reduce { root: 0, len, with: Reduction::of::<f64, _>(Sum) },
         _ => Call::AllReduce { len, with: Reduction::of::<f64, _>(Sum) },
     }
 }
@@ -128,6 +134,7 @@ fn lens(call: &Call, members: usize, me: usize) -> (usize, usize) {
         Call::Gather { root, len } => (len, at(root, len * members)),
         Call::Scatter { root, len } => (at(root, len * members), len),
         Call::AllGather { len } => (len, len * members),
+        Call::Reduce { root, len, .. } => (len, at(root, len)),
         Call::AllReduce { len, .. } => (len, len),
         _ => (0, 0),
     }
@@ -158,6 +165,9 @@ fn fastest(world: &Group, time: Duration) -> tautline::Result<Vec<Choice>> {
             }
             let mut best: Option<(f64, Algorithm)> = None;
             for (algorithm, group) in &groups {
+                if *algorithm == Algorithm::Shared && len > MAX_SHARED_BYTES {
+                    continue;
+                }
                 // The slowest member counts.
                 let mut us = [time_of(world, group, &call, time)?];
                 world.all_reduce(&mut us, tautline::group::Max)?;
@@ -169,6 +179,9 @@ fn fastest(world: &Group, time: Duration) -> tautline::Result<Vec<Choice>> {
             match chosen.last_mut().filter(|line| line.algorithm == algorithm) {
                 Some(line) => line.bytes = len,
                 None => chosen.push(Choice { kind, bytes: len, members, algorithm }),
+            }
+            if kind == Kind::Barrier {
+                break;
             }
         }
         if let Some(line) = chosen.last_mut() {

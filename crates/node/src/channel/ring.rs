@@ -152,6 +152,13 @@ impl Channel {
         self.shm_mut().is_some_and(super::shm::ShmChannel::take_ring)
     }
 
+    /// Rings for a peer that has said elsewhere that it sleeps.
+    pub(crate) fn ring(&mut self) {
+        if let Some(shm) = self.shm_mut() {
+            shm.ring();
+        }
+    }
+
     /// Returns whether the peer wrote to the ring what no correct peer writes.
     pub(crate) fn is_corrupt(&self) -> bool {
         self.shm().is_some_and(super::shm::ShmChannel::is_corrupt)

@@ -527,6 +527,11 @@ impl ShmChannel {
         !self.shm.has_frames() && self.awaited.is_empty() && self.end().is_none()
     }
 
+    /// Rings for the peer, whether or not it sleeps.
+    pub(crate) fn ring(&mut self) {
+        self.shm.ring();
+    }
+
     /// Takes the peer's ring, if there is one (S-31).
     pub(crate) fn take_ring(&mut self) -> bool {
         self.shm.take_ring()

@@ -1,8 +1,12 @@
 //! What a thread can ask its node to do with messages that have tags.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use tautline_mem::{Asleep, Awaited, GroupMemory};
+
 use super::Endpoint;
+use crate::group_waits::{self, GroupWaitId};
 use crate::lane::{Lane, Polled};
 use crate::multicast::{MulticastReceiveId, MulticastSendId};
 use crate::tags::{Buffer, ClaimId, Ended, Failure, Mode, Pattern, ReceiveId, SendId, Sent, Status};
@@ -323,6 +327,78 @@ impl Tagged<'_> {
         Ok(ended(&lane))
     }
 
+    /// Waits for something in the memory of a group: a request that ends when it is there, until it is
+    /// forgotten.
+    pub fn await_group(&self, memory: &Arc<GroupMemory>, awaited: Awaited) -> Result<GroupWaitId, SendError> {
+        self.0.with(|lane| lane.groups.add(memory.clone(), awaited))
+    }
+
+    /// Forgets a wait for the memory of a group.
+    pub fn forget_group_wait(&self, id: GroupWaitId) -> Result<(), SendError> {
+        self.0.with(|lane| lane.groups.remove(id))
+    }
+
+    /// Rings for the members of a group that sleep, as far as memory is shared with their lanes (G-18).
+    #[cold]
+    pub fn ring_members(&self, memory: &GroupMemory, ranks: &[Rank], why: Asleep) -> Result<(), SendError> {
+        let mut lane = self.0.lock()?;
+        let asleep = memory.asleep(why) & !(1 << memory.me());
+        for (member, rank) in ranks.iter().enumerate().filter(|(member, _)| asleep >> member & 1 != 0) {
+            if let Some(peer) = lane.peer(*rank)
+                && peer.channel.is_shared()
+                && memory.take_asleep(why, member)
+            {
+                peer.channel.ring();
+            }
+        }
+        Ok(())
+    }
+
+    /// Another thread of this member may wait for what this one has done in the memory of a group.
+    pub fn poll_groups(&self) -> Result<(), SendError> {
+        self.0.with(Lane::poll_groups)
+    }
+
+    /// Before a member enters an operation in the memory of a group: an error if the lane is closed. Polls in
+    /// some of these calls, so that a program whose members never wait polls, too (G-19).
+    #[inline]
+    pub fn enter_group(&self) -> Result<(), SendError> {
+        let mut lane = self.0.lock()?;
+        if lane.port.closed {
+            return Err(SendError::Closed);
+        }
+        if lane.groups.count_entry()
+            && self.0.now().saturating_sub(lane.status.received_at) > group_waits::POLL_AFTER
+        {
+            let now = self.0.shared.arrive(&mut lane);
+            lane.poll(now);
+        }
+        Ok(())
+    }
+
+    /// Waits for a short time for something in the memory of a group, without polling. True if it is there.
+    #[inline]
+    pub fn await_group_shortly(&self, memory: &GroupMemory, awaited: Awaited) -> bool {
+        let shared = &self.0.shared;
+        let waits = shared.config.waiting != crate::Waiting::Park;
+        waits
+            && shared.backoff.wait_shortly(
+                || shared.clock.now(),
+                std::thread::yield_now,
+                || memory.is_done(awaited),
+            )
+    }
+
+    /// Changes whenever a send, a receive or a wait has ended, or may go on.
+    pub fn request_activity(&self) -> Result<u64, SendError> {
+        self.0.with(|lane| lane.request_activity())
+    }
+
+    /// Whether this node shares memory with processes of this host at all.
+    pub fn shares_memory(&self) -> bool {
+        self.0.with(|lane| lane.local.discovery.is_some()).unwrap_or(false)
+    }
+
     /// Makes progress.
     pub fn poll(&self) -> Result<(), SendError> {
         let (mut lane, now) = self.0.enter()?;
@@ -398,7 +474,7 @@ pub enum Received {
     Pending(ReceiveId),
 }
 
-/// A send or a receive, with a tag or of a multicast.
+/// A send or a receive, with a tag or of a multicast, or a wait for the memory of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TagRequest {
     /// A send.
@@ -409,6 +485,8 @@ pub enum TagRequest {
     MulticastSend(MulticastSendId),
     /// A receive of a multicast.
     MulticastReceive(MulticastReceiveId),
+    /// A wait for the memory of a group.
+    Group(GroupWaitId),
 }
 
 impl TagRequest {
@@ -418,6 +496,7 @@ impl TagRequest {
             TagRequest::Receive(id) => lane.tags.is_received(*id),
             TagRequest::MulticastSend(id) => lane.multicast.is_sent(*id),
             TagRequest::MulticastReceive(id) => lane.multicast.is_received(*id),
+            TagRequest::Group(id) => lane.groups.is_done(*id),
         }
     }
 }

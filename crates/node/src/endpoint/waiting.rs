@@ -185,8 +185,7 @@ impl Endpoint {
         }
         lane.poll_all_soon();
         self.shared.renew(&mut lane);
-        let sweep = lane.local.poll.sweep_at();
-        let deadline = lane.next_deadline().into_iter().chain(sweep).min();
+        let deadline = lane.next_deadline().into_iter().chain(lane.look_again(now)).min();
         // Under the owner word: a thread that polls after this one counts it among the sleepers.
         lane.set_armed(true);
         self.shared.fork.set_flag(true);

@@ -252,6 +252,7 @@ impl Lane {
             self.end_retire();
         }
         let room = self.has_new_local_room();
+        let grouped = self.groups.announce_sleep();
         // Nobody might wake this node for a ring that is corrupt.
         let corrupt = self.local.poll.active().any(|rank| self.peers.member(rank).channel.is_corrupt());
         let more = self.memory.has_more() || self.tags.has_more() || self.multicast.has_more();
@@ -260,7 +261,14 @@ impl Lane {
         if is_sweep_due {
             self.local.poll.note_checked();
         }
-        if room || corrupt || more || swept || self.local.poll.has_new() || self.has_takeable_frames() {
+        if room
+            || grouped
+            || corrupt
+            || more
+            || swept
+            || self.local.poll.has_new()
+            || self.has_takeable_frames()
+        {
             self.announce_wake();
             return false;
         }
@@ -281,6 +289,7 @@ impl Lane {
             // Another thread still sleeps, and wants to be rung for.
             return;
         }
+        self.groups.announce_wake();
         self.local.poll.announce_wake();
     }
 

@@ -30,6 +30,7 @@ use tautline_device::{Datagram, DeviceEvent};
 use tautline_link::Nanos;
 
 use crate::channel::Port;
+use crate::group_waits::GroupWaits;
 use crate::local::LocalPeers;
 use crate::membership::{HandlerNames, Peer, Peers};
 use crate::memory::Memory;
@@ -63,6 +64,7 @@ pub(crate) struct Lane {
     pub(crate) memory: Box<Memory>,
     pub(crate) tags: Box<Tags>,
     pub(crate) multicast: Box<Multicast>,
+    pub(crate) groups: GroupWaits,
     pub(crate) secrets: Secrets,
     pub(crate) counters: Counters,
     /// Messages given up whose receivers could not be told yet, for want of room.
@@ -145,6 +147,7 @@ impl Lane {
             memory: Box::new(Memory::new(me, secrets.number())),
             tags: Box::new(Tags::new(secrets.number(), config.eager_limit.into())),
             multicast: Box::new(Multicast::new(me)),
+            groups: GroupWaits::default(),
             secrets,
             counters: Counters::default(),
             aborts: VecDeque::new(),
@@ -188,6 +191,7 @@ impl Lane {
 
     #[inline]
     fn after_receive(&mut self, now: Nanos) {
+        self.poll_groups();
         while let Some(event) = self.port.device.poll_event() {
             self.handle_device_event(now, &event);
         }
@@ -393,10 +397,24 @@ impl Lane {
         self.port.activity + self.memory.activity() + self.request_activity()
     }
 
-    /// Changes whenever a send or receive with a tag, or of a multicast, has ended or may go on.
+    /// Looks at the memory of groups. What this thread finds there, another one may sleep for.
+    #[inline(always)]
+    pub(crate) fn poll_groups(&mut self) {
+        if self.groups.poll() && self.status.sleepers > 0 {
+            self.wake_sleepers();
+        }
+    }
+
+    /// Changes whenever a send or receive with a tag, or of a multicast, or a wait for the memory of a group
+    /// has ended or may go on.
     #[inline]
     pub(crate) fn request_activity(&self) -> u64 {
-        self.tags.activity() + self.multicast.activity()
+        self.tags.activity() + self.multicast.activity() + self.groups.activity()
+    }
+
+    /// When a lane that sleeps checks memory that it shares with others, whoever rings (S-40, G-18).
+    pub(crate) fn look_again(&self, now: Nanos) -> Option<Nanos> {
+        self.local.poll.sweep_at().into_iter().chain(self.groups.look_again(now)).min()
     }
 
     /// Whether slots or events wait for the program.

@@ -294,6 +294,7 @@ impl Lane {
     /// that waits for a tripwire, a send or a receive. The time is set before, if memory wants to know it.
     #[inline]
     pub(crate) fn poll_served(&mut self) {
+        self.poll_groups();
         if self.local.poll.asleep {
             return;
         }

@@ -114,8 +114,7 @@ impl Shared {
         if lane.serves_local() && !lane.announce_computing(now) {
             return 0;
         }
-        let sweep = lane.local.poll.sweep_at();
-        let until = sweep.into_iter().chain([now + LONGEST_SLEEP]).min();
+        let until = lane.look_again(now).into_iter().chain([now + LONGEST_SLEEP]).min();
         self.time_left(&mut lane, until).unwrap_or(LONGEST_SLEEP)
     }
 
@@ -166,8 +165,8 @@ impl Shared {
         if lane.activity() != seen || !lane.announce_sleep(now) {
             return;
         }
-        let sweep = lane.local.poll.sweep_at();
-        let left = self.time_left(&mut lane, until.into_iter().chain(sweep).min());
+        let until = until.into_iter().chain(lane.look_again(now)).min();
+        let left = self.time_left(&mut lane, until);
         lane.status.sleepers += 1;
         drop(lane);
         self.turns.wait(turn, left.map(Duration::from_nanos), || {

@@ -29,6 +29,14 @@ const RETRY: u32 = 32;
 /// Offers after polling alone was in vain, to learn whether others want the core.
 const PROBES: Nanos = 4;
 
+/// A core that was offered and came back after this long was given to a thread that computes.
+const LONG_TURN: Nanos = 1_000_000;
+/// How long a rank does not offer its core to other ranks after that, at first and at most.
+const PAUSE_MIN: Nanos = 1_000_000;
+const PAUSE_MAX: Nanos = 64_000_000;
+/// How often a rank offers its core, or looks again, before it waits by polling its lane.
+const OFFERS: u32 = 64;
+
 /// What to do in the next turn of a waiting loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
@@ -49,6 +57,9 @@ pub(crate) struct SpinBackoff {
     crowded: bool,
     /// A longer interruption shows that somebody computes.
     interrupted: Nanos,
+    /// When the core may be offered to other ranks again, and how long it was not.
+    offer_from: AtomicU64,
+    pause: AtomicU64,
 }
 
 impl SpinBackoff {
@@ -60,7 +71,48 @@ impl SpinBackoff {
             vain: AtomicU32::new(0),
             crowded: ranks > cores,
             interrupted: INTERRUPTED * ranks.div_ceil(cores.max(1)).max(1) as Nanos,
+            offer_from: AtomicU64::new(0),
+            pause: AtomicU64::new(0),
         }
+    }
+
+    /// Waits for a short time for what local ranks write to memory, without polling: true if `done` returns
+    /// true. Where ranks outnumber the cores, each of them needs a turn on this core, so it is offered; not
+    /// for a while if a thread that computes took it (N-7).
+    pub(crate) fn wait_shortly(
+        &self,
+        mut now: impl FnMut() -> Nanos,
+        mut offer: impl FnMut(),
+        mut done: impl FnMut() -> bool,
+    ) -> bool {
+        if !self.crowded {
+            return (0..OFFERS).any(|_| {
+                std::hint::spin_loop();
+                done()
+            });
+        }
+        let mut last = now();
+        if last < self.offer_from.load(Ordering::Relaxed) {
+            return false;
+        }
+        for _ in 0..OFFERS {
+            offer();
+            let (found, back) = (done(), now());
+            if back.saturating_sub(last) > LONG_TURN {
+                let pause = (2 * self.pause.load(Ordering::Relaxed)).clamp(PAUSE_MIN, PAUSE_MAX);
+                self.pause.store(pause, Ordering::Relaxed);
+                self.offer_from.store(back + pause, Ordering::Relaxed);
+                return found;
+            }
+            if found {
+                if self.pause.load(Ordering::Relaxed) > 0 {
+                    self.pause.store(0, Ordering::Relaxed);
+                }
+                return true;
+            }
+            last = back;
+        }
+        false
     }
 
     /// Whether ranks outnumber the cores.
@@ -265,6 +317,46 @@ mod tests {
         assert_eq!([spinner.turn(100), spinner.turn(600)], [Turn::Yield; 2]);
         drop(spinner);
         assert!(count(&wait(500), Turn::Spin) > 0);
+    }
+
+    /// N-7: where ranks outnumber the cores, a short wait offers the core until a thread that computes takes
+    /// it; then not for a while, longer each time, until offers are answered by ranks again.
+    #[test]
+    fn short_waits_offer_the_core_to_ranks() {
+        let crowd = SpinBackoff::new(4, 2);
+        let time = std::cell::Cell::new(0);
+        let wait = |takes: Nanos, found_after: u32| {
+            let offers = std::cell::Cell::new(0);
+            let offer = || {
+                offers.set(offers.get() + 1);
+                time.set(time.get() + takes);
+            };
+            let found = crowd.wait_shortly(|| time.get(), offer, || offers.get() == found_after);
+            (found, offers.get())
+        };
+        assert_eq!(wait(2_000, 3), (true, 3));
+        assert_eq!(wait(2_000, u32::MAX), (false, OFFERS));
+        for pause in [PAUSE_MIN, 2 * PAUSE_MIN, 4 * PAUSE_MIN] {
+            assert_eq!(wait(LONG_TURN + 1, u32::MAX), (false, 1));
+            time.set(time.get() + pause - 1);
+            assert_eq!(wait(2_000, 1), (false, 0), "it is not offered for {pause} ns");
+            time.set(time.get() + 1);
+        }
+        assert_eq!(wait(2_000, 1), (true, 1));
+        assert_eq!(wait(LONG_TURN + 1, 1), (true, 1));
+        time.set(time.get() + PAUSE_MIN);
+        assert_eq!(wait(2_000, 1), (true, 1), "the pause is the shortest again");
+        // With a core for each rank nobody needs this one.
+        let mut looks = 0;
+        let found = backoff().wait_shortly(
+            || unreachable!(),
+            || unreachable!(),
+            || {
+                looks += 1;
+                looks == 5
+            },
+        );
+        assert!(found && looks == 5);
     }
 
     /// N-7: a wait that ends right after a sleep says nothing about polling.

@@ -1,10 +1,12 @@
 //! Which collective is called, and the plan for it.
 
+use tautline_node::{MAX_GROUP_BYTES, MAX_GROUP_MEMBERS};
+
 use super::algorithms::{
     all_gather, all_reduce, all_to_all, barrier, broadcast, gather, reduce, reduce_scatter, scan, scatter,
 };
 use super::choice::{Algorithm, Choices, Kind};
-use super::plan::{Draft, Plan};
+use super::plan::{Draft, Plan, Shared};
 use super::reduction::Reduction;
 use crate::error::{Error, Result};
 
@@ -207,9 +209,25 @@ impl Call {
         Some(Shape { kind, root, len, reduction })
     }
 
+    /// What it is through shared memory, if that is chosen.
+    fn shared(&self, members: usize, choices: &Choices) -> Option<Shared> {
+        let (kind, len, shared) = match *self {
+            Call::Barrier => (Kind::Barrier, 0, Shared::Barrier),
+            Call::Broadcast { root, len } => (Kind::Broadcast, len, Shared::Broadcast { root }),
+            Call::Reduce { root, len, .. } => (Kind::Reduce, len, Shared::Reduce { root }),
+            Call::AllReduce { len, .. } => (Kind::AllReduce, len, Shared::AllReduce),
+            _ => return None,
+        };
+        let possible = (2..=MAX_GROUP_MEMBERS).contains(&members) && len <= MAX_GROUP_BYTES;
+        // Nothing need be waited for if there are no bytes.
+        let possible = possible && (len > 0 || kind == Kind::Barrier);
+        (possible && choices.algorithm(kind, len, members) == Algorithm::Shared).then_some(shared)
+    }
+
     fn write(&self, draft: &mut Draft, choices: &Choices) {
         let members = draft.members;
         let choose = |kind, bytes| choices.algorithm(kind, bytes, members);
+        draft.plan.shared = self.shared(members, choices);
         match self {
             Call::Barrier => barrier::dissemination(draft),
             Call::Broadcast { root, len } => match choose(Kind::Broadcast, *len) {

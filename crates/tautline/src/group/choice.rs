@@ -15,6 +15,8 @@ pub const CHOICES: &str = "TAUTLINE_CHOICES";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
+    /// [`super::Call::Barrier`]
+    Barrier,
     /// [`super::Call::Broadcast`]
     Broadcast,
     /// [`super::Call::Gather`]
@@ -23,6 +25,8 @@ pub enum Kind {
     Scatter,
     /// [`super::Call::AllGather`] and [`super::Call::AllGatherVaried`], by the bytes of all members.
     AllGather,
+    /// [`super::Call::Reduce`]
+    Reduce,
     /// [`super::Call::AllReduce`]
     AllReduce,
 }
@@ -31,7 +35,12 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
-    /// A binomial tree: broadcast, gather, scatter.
+    /// Memory that all members share, if they are processes of one host, at most 64, and the collective has
+    /// at most 4 KiB: barrier, broadcast, reduce, all-reduce. Otherwise the algorithm for short messages.
+    Shared,
+    /// Log2(n) rounds of signals: barrier.
+    Dissemination,
+    /// A binomial tree: broadcast, gather, scatter, reduce.
     Binomial,
     /// A scatter and an all-gather around a ring: broadcast.
     ScatterAllGather,
@@ -49,16 +58,25 @@ pub enum Algorithm {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 5] =
-        [Kind::Broadcast, Kind::Gather, Kind::Scatter, Kind::AllGather, Kind::AllReduce];
+    pub const ALL: [Kind; 7] = [
+        Kind::Barrier,
+        Kind::Broadcast,
+        Kind::Gather,
+        Kind::Scatter,
+        Kind::AllGather,
+        Kind::Reduce,
+        Kind::AllReduce,
+    ];
 
     /// The name in a table.
     pub fn name(self) -> &'static str {
         match self {
+            Kind::Barrier => "barrier",
             Kind::Broadcast => "broadcast",
             Kind::Gather => "gather",
             Kind::Scatter => "scatter",
             Kind::AllGather => "all-gather",
+            Kind::Reduce => "reduce",
             Kind::AllReduce => "all-reduce",
         }
     }
@@ -66,10 +84,17 @@ impl Kind {
     /// The algorithms that it has.
     pub fn algorithms(self) -> &'static [Algorithm] {
         match self {
-            Kind::Broadcast => &[Algorithm::Binomial, Algorithm::ScatterAllGather],
+            Kind::Barrier => &[Algorithm::Dissemination, Algorithm::Shared],
+            Kind::Broadcast => &[Algorithm::Binomial, Algorithm::ScatterAllGather, Algorithm::Shared],
             Kind::Gather | Kind::Scatter => &[Algorithm::Binomial, Algorithm::Linear],
             Kind::AllGather => &[Algorithm::Bruck, Algorithm::Ring],
-            Kind::AllReduce => &[Algorithm::RecursiveDoubling, Algorithm::HalvingDoubling, Algorithm::Ring],
+            Kind::Reduce => &[Algorithm::Binomial, Algorithm::Shared],
+            Kind::AllReduce => &[
+                Algorithm::RecursiveDoubling,
+                Algorithm::HalvingDoubling,
+                Algorithm::Ring,
+                Algorithm::Shared,
+            ],
         }
     }
 }
@@ -78,6 +103,8 @@ impl Algorithm {
     /// The name in a table.
     pub fn name(self) -> &'static str {
         match self {
+            Algorithm::Shared => "shared",
+            Algorithm::Dissemination => "dissemination",
             Algorithm::Binomial => "binomial",
             Algorithm::ScatterAllGather => "scatter-all-gather",
             Algorithm::Linear => "linear",
@@ -138,6 +165,7 @@ const fn choice(kind: Kind, bytes: usize, members: usize, algorithm: Algorithm) 
 
 /// The table that groups start with.
 pub const DEFAULT_CHOICES: &[Choice] = &[
+    choice(Kind::Barrier, ALL, ALL, Algorithm::Shared),
     choice(Kind::Broadcast, 64 << 10, ALL, Algorithm::Binomial),
     choice(Kind::Broadcast, ALL, 3, Algorithm::Binomial),
     choice(Kind::Broadcast, ALL, ALL, Algorithm::ScatterAllGather),
@@ -147,6 +175,8 @@ pub const DEFAULT_CHOICES: &[Choice] = &[
     choice(Kind::Scatter, ALL, ALL, Algorithm::Linear),
     choice(Kind::AllGather, 64 << 10, ALL, Algorithm::Bruck),
     choice(Kind::AllGather, ALL, ALL, Algorithm::Ring),
+    choice(Kind::Reduce, ALL, ALL, Algorithm::Binomial),
+    choice(Kind::AllReduce, 4 << 10, ALL, Algorithm::Shared),
     choice(Kind::AllReduce, 8 << 10, ALL, Algorithm::RecursiveDoubling),
     choice(Kind::AllReduce, ALL, 2, Algorithm::HalvingDoubling),
     choice(Kind::AllReduce, 256 << 10, ALL, Algorithm::HalvingDoubling),
@@ -202,7 +232,7 @@ mod tests {
         }
         for (bad, why) in [
             ("broadcast 8 2", "not a collective, a number of bytes"),
-            ("barrier 8 2 ring", "an unknown collective"),
+            ("scan 8 2 ring", "an unknown collective"),
             ("broadcast 8 2 ring", "an algorithm that the collective does not have"),
             ("broadcast many 2 binomial", "no number of bytes"),
             ("broadcast 8 -1 binomial", "no number of members"),

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tautline_node::TagRequest;
 
 use super::context::Started;
-use super::run::{Planned, Run, Wires};
+use super::execution::Execution;
+use super::run::{Planned, Wires};
 use super::{Group, Inner};
 use crate::SendError;
 use crate::error::{Error, Result};
@@ -43,13 +44,21 @@ impl Ticket {
 
 impl Inner {
     fn wires(&self, ticket: Ticket) -> Wires<'_> {
-        Wires { tags: &self.collective, tag: ticket.tag, members: &self.members }
+        let Inner { collective, members, me, .. } = self;
+        Wires { tags: collective, tag: ticket.tag, members, me: *me }
     }
 
     /// Does what can be done now of a collective. True if that was all.
-    fn advance(&self, ticket: Ticket, run: &mut Run) -> Result<bool> {
+    fn advance(&self, ticket: Ticket, run: &mut Execution) -> Result<bool> {
         self.failures.check(ticket.number)?;
-        match run.advance(self.wires(ticket)) {
+        match run.advance(self.wires(ticket), &self.sharing) {
+            Ok(false) if run.is_shared() => {
+                let done = self.check_shared(ticket, run)?;
+                if !done {
+                    self.or_fail(ticket, run.register(self.wires(ticket), &self.sharing))?;
+                }
+                Ok(done)
+            }
             Ok(false) if self.members.len() > 1 => {
                 self.take_notices()?;
                 self.failures.check(ticket.number)?;
@@ -60,10 +69,86 @@ impl Inner {
         }
     }
 
+    /// An error fails the collective, here and at the other members.
+    fn or_fail<T>(&self, ticket: Ticket, result: Result<T>) -> Result<T> {
+        result.map_err(|error| self.fail(ticket.failing(), error))
+    }
+
+    /// A collective that waits in shared memory fails if a notice says so, or a member is lost that it waits
+    /// for (G-20).
+    fn check_shared(&self, ticket: Ticket, run: &mut Execution) -> Result<bool> {
+        let (tagged, wires) = (self.collective.node().tagged(), self.wires(ticket));
+        let board = self.sharing.board();
+        if let Some(board) = board {
+            self.or_fail(ticket, run.watch(wires, board, false))?;
+            // Notices and losses end receives. Those that are known may matter for a later collective.
+            if !board.has_news(tagged.request_activity()?) && !self.failures.any() {
+                return Ok(false);
+            }
+        }
+        if let Some(notice) = self.notice_request()
+            && tagged.has_ended(notice)?
+        {
+            self.take_notices()?;
+            self.failures.check(ticket.number)?;
+        }
+        let Some(board) = board else { return Ok(false) };
+        let mut lost = board.losses(wires)?;
+        lost.extend(self.lost_by_notice());
+        if lost.is_empty() {
+            return Ok(false);
+        }
+        // What they wrote before their end counts.
+        match run.advance(wires, &self.sharing) {
+            Ok(true) => Ok(true),
+            Ok(false) => match lost.into_iter().find(|(member, _)| run.needs(board, *member)) {
+                Some((_, cause)) => Err(self.fail(ticket.failing(), cause.error())),
+                // Whoever watched the others may be among the lost.
+                None => self.or_fail(ticket, run.watch(wires, board, true)).map(|()| false),
+            },
+            Err(error) => Err(self.fail(ticket.failing(), error)),
+        }
+    }
+
+    /// Changes with the losses and notices that this member knows of.
+    fn changes(&self) -> u64 {
+        self.failures.changes() + self.sharing.board().map_or(0, |board| board.changes())
+    }
+
+    /// Carries out a collective through shared memory as far as it goes without a long wait. True if that was
+    /// all.
+    fn drive_shortly(&self, ticket: Ticket, run: &mut Execution) -> Result<bool> {
+        if !run.is_shared() {
+            return Ok(false);
+        }
+        self.failures.check(ticket.number)?;
+        let wires = self.wires(ticket);
+        loop {
+            match run.advance(wires, &self.sharing) {
+                Ok(true) => return Ok(true),
+                Ok(false) if run.await_shortly(wires, &self.sharing) => {}
+                Ok(false) => return Ok(false),
+                Err(error) => return self.or_fail(ticket, Err(error)),
+            }
+        }
+    }
+
+    /// Appends what ends the wait for a collective, whatever it waits for itself.
+    fn interruptions(&self, run: &Execution, ids: &mut Vec<TagRequest>) {
+        ids.extend(self.notice_request());
+        if let Some(board) = self.sharing.board().filter(|_| run.is_shared()) {
+            board.interruptions(ids);
+        }
+    }
+
     /// Carries out a collective, and whatever else was started meanwhile.
-    pub(super) fn drive(&self, ticket: Ticket, run: &mut Run) -> Result<()> {
+    pub(super) fn drive(&self, ticket: Ticket, run: &mut Execution) -> Result<()> {
+        if self.drive_shortly(ticket, run)? {
+            return Ok(());
+        }
         let (mut own, mut unless) = (Vec::new(), Vec::new());
         loop {
+            let before = self.changes();
             if self.advance(ticket, run)? {
                 return Ok(());
             }
@@ -71,11 +156,14 @@ impl Inner {
                 return Err(SendError::WouldBlock.into());
             }
             own.clear();
-            run.requests(&mut own);
+            run.requests(&self.sharing, &mut own);
             unless.clear();
-            unless.extend(self.notice_request());
+            self.interruptions(run, &mut unless);
             self.groups().advance_all(None, &mut unless);
-            self.collective.node().tagged().wait_tagged_unless(&own, &unless)?;
+            // Another thread may have taken what would end the wait.
+            if self.changes() == before {
+                self.collective.node().tagged().wait_tagged_unless(&own, &unless)?;
+            }
         }
     }
 }
@@ -90,13 +178,13 @@ pub(super) struct Operation {
 
 #[derive(Debug)]
 enum State {
-    Running(Run),
-    Ended(Result<Run>),
+    Running(Execution),
+    Ended(Result<Execution>),
     Taken,
 }
 
 impl Operation {
-    fn start(group: &Arc<Inner>, ticket: Ticket, run: Run) -> Arc<Operation> {
+    fn start(group: &Arc<Inner>, ticket: Ticket, run: Execution) -> Arc<Operation> {
         let state = Mutex::new(State::Running(run));
         let operation = Arc::new(Operation { group: group.clone(), ticket, state });
         let ended = operation.advance(&mut operation.lock());
@@ -130,24 +218,39 @@ impl Operation {
         let ended = self.advance(&mut self.lock());
         if ended {
             groups.remove(&**self);
+        } else {
+            self.poll_for_shared();
         }
         ended
     }
 
-    fn wait(self: &Arc<Self>) -> Result<Run> {
+    /// A collective that waits in shared memory has not polled. An error is that of the next call.
+    fn poll_for_shared(&self) {
+        if matches!(&*self.lock(), State::Running(run) if run.is_shared()) {
+            let _ = self.group.collective.node().tagged().poll();
+        }
+    }
+
+    fn wait(self: &Arc<Self>) -> Result<Execution> {
         let (mut own, mut unless) = (Vec::new(), Vec::new());
-        while !self.test() {
+        loop {
+            let before = self.group.changes();
+            if self.test() {
+                break;
+            }
             if self.group.collective.node().is_virtual() {
                 return Err(SendError::WouldBlock.into());
             }
             own.clear();
             unless.clear();
             if let State::Running(run) = &*self.lock() {
-                run.requests(&mut own);
+                run.requests(&self.group.sharing, &mut own);
+                self.group.interruptions(run, &mut unless);
             }
-            unless.extend(self.group.notice_request());
             self.group.groups().advance_all(Some(&**self), &mut unless);
-            self.group.collective.node().tagged().wait_tagged_unless(&own, &unless)?;
+            if self.group.changes() == before {
+                self.group.collective.node().tagged().wait_tagged_unless(&own, &unless)?;
+            }
         }
         match std::mem::replace(&mut *self.lock(), State::Taken) {
             State::Ended(result) => result,
@@ -164,8 +267,8 @@ impl Started for Operation {
             return true;
         }
         if let State::Running(run) = &*state {
-            run.requests(waits);
-            waits.extend(self.group.notice_request());
+            run.requests(&self.group.sharing, waits);
+            self.group.interruptions(run, waits);
         }
         false
     }
@@ -178,7 +281,7 @@ impl Started for Operation {
 pub struct Collective(Arc<Operation>);
 
 impl Collective {
-    pub(super) fn start(group: &Group, ticket: Ticket, run: Run) -> Collective {
+    pub(super) fn start(group: &Group, ticket: Ticket, run: Execution) -> Collective {
         Collective(Operation::start(&group.0, ticket, run))
     }
 
@@ -189,7 +292,7 @@ impl Collective {
 
     /// Waits for its end, and returns this member's output.
     pub fn wait(self) -> Result<Vec<u8>> {
-        self.0.wait().map(Run::into_output)
+        self.0.wait().map(Execution::into_output)
     }
 }
 
@@ -212,7 +315,7 @@ impl Persistent {
         if self.running.is_some() {
             return Err(Error::TooMany("starts of a collective that nobody has waited for"));
         }
-        let run = Run::new(self.plan.clone(), input)?;
+        let run = Execution::new(self.plan.clone(), input)?;
         self.running = Some(Collective::start(&self.group, self.ticket, run));
         Ok(())
     }

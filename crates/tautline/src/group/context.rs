@@ -17,6 +17,9 @@ pub const FIRST_CONTEXT: u32 = 1 << 31;
 /// Ids that a program chooses for its groups are below this.
 pub const CHOSEN_IDS: u32 = 1 << 28;
 
+/// The most groups of an endpoint that share memory.
+const MAX_SHARING: usize = 256;
+
 /// Set in the ids of groups that a program has chosen.
 const CHOSEN: u32 = CHOSEN_IDS;
 
@@ -87,6 +90,8 @@ pub(crate) struct Groups {
     /// Collectives that were started, and that nobody waits for now.
     active: Mutex<Vec<Arc<dyn Started>>>,
     active_count: AtomicUsize,
+    /// Groups whose members share memory.
+    sharing: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -102,6 +107,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Groups {
+    /// Whether another group may share memory.
+    pub(super) fn may_share(&self) -> bool {
+        self.sharing.load(Ordering::Relaxed) < MAX_SHARING
+    }
+
+    /// Counts the groups that share memory.
+    pub(super) fn count_sharing(&self, shares: bool) {
+        if shares {
+            self.sharing.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.sharing.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
     /// The group of all ranks, made once.
     pub(super) fn world(&self, make: impl FnOnce() -> Result<Inner>) -> Result<Arc<Inner>> {
         let mut world = lock(&self.world);

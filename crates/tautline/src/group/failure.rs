@@ -38,7 +38,7 @@ pub(super) enum Cause {
 }
 
 impl Cause {
-    fn error(self) -> Error {
+    pub(super) fn error(self) -> Error {
         match self {
             Cause::Gone(rank, why) => Error::PeerGone(rank, why),
             Cause::Failed(rank) => {
@@ -84,6 +84,8 @@ impl Notice {
 pub(super) struct Failures {
     /// The first collective that fails. Read without the lock.
     first: AtomicU64,
+    /// Counts what was noted. Changes under the lock, as does the receive of notices.
+    changes: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -92,14 +94,43 @@ struct State {
     cause: Option<Cause>,
     /// Members that this one or another one takes for lost: a process that comes back with the same rank is
     /// no member.
-    lost: Vec<Rank>,
+    lost: Vec<(Rank, Down)>,
     /// Takes the next notice.
     receive: Option<Receive>,
 }
 
 impl Failures {
     pub(super) fn new() -> Failures {
-        Failures { first: AtomicU64::new(u64::MAX), state: Mutex::default() }
+        Failures { first: AtomicU64::new(u64::MAX), changes: AtomicU64::new(0), state: Mutex::default() }
+    }
+
+    /// A number that changes with everything that is noted.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// Notes that collectives fail from a given one on. Returns whether that is news.
+    fn note(&self, state: &mut State, notice: Notice) -> bool {
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        if let Cause::Gone(rank, why) = notice.cause
+            && state.lost.iter().all(|(lost, _)| *lost != rank)
+        {
+            state.lost.push((rank, why));
+        }
+        let news = notice.first < self.first.load(Ordering::Relaxed);
+        if news {
+            state.cause = Some(notice.cause);
+            self.first.store(notice.first, Ordering::Release);
+        }
+        news
+    }
+
+    /// Notes that the others go on without this member.
+    fn exclude(&self, state: &mut State, me: Rank, by: Rank) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        state.cause = Some(Cause::Excluded(by));
+        state.lost.push((me, Down::Exited));
+        self.first.store(0, Ordering::Release);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -129,9 +160,12 @@ impl Failures {
 impl Inner {
     /// Begins to listen for notices.
     pub(super) fn listen(&self) -> Result<()> {
-        let receive = self.notices.start_receive(ANY, ANY, vec![0; NOTICE])?;
-        self.failures.lock().receive = Some(receive);
+        self.failures.lock().receive = Some(self.next_notice()?);
         Ok(())
+    }
+
+    fn next_notice(&self) -> Result<Receive> {
+        self.notices.start_receive(ANY, ANY, vec![0; NOTICE])
     }
 
     /// The receive that ends when there is a notice.
@@ -139,7 +173,8 @@ impl Inner {
         self.failures.lock().receive.as_ref().map(Request::id)
     }
 
-    /// Takes the notices that are here.
+    /// Takes the notices that are here. A thread that finds the next receive also finds what was noted before
+    /// it: both change under one lock.
     pub(super) fn take_notices(&self) -> Result<()> {
         loop {
             let mut state = self.failures.lock();
@@ -148,16 +183,21 @@ impl Inner {
                 state.receive = Some(receive);
                 return Ok(());
             }
-            drop(state);
             let received = receive.wait();
-            self.listen()?;
+            state.receive = Some(self.next_notice()?);
             // Whatever else a member sends is none.
             let Ok((status, bytes)) = received else { continue };
             match bytes.first_chunk().and_then(Notice::from_bytes) {
                 Some(Notice { cause: Cause::Gone(rank, _), .. }) if rank == self.members[self.me] => {
-                    self.note_excluded(status.source);
+                    self.failures.exclude(&mut state, rank, status.source);
                 }
-                Some(notice) => self.note(notice),
+                Some(notice) => {
+                    let news = self.failures.note(&mut state, notice);
+                    drop(state);
+                    if news {
+                        self.tell(notice);
+                    }
+                }
                 None => {}
             }
         }
@@ -165,19 +205,14 @@ impl Inner {
 
     /// Collectives fail from the one of a notice on, here and, if that is news, at the other members (G-7).
     fn note(&self, notice: Notice) {
-        {
-            let mut state = self.failures.lock();
-            if let Cause::Gone(rank, _) = notice.cause
-                && !state.lost.contains(&rank)
-            {
-                state.lost.push(rank);
-            }
-            if self.failures.first.load(Ordering::Relaxed) <= notice.first {
-                return;
-            }
-            state.cause = Some(notice.cause);
-            self.failures.first.store(notice.first, Ordering::Release);
+        let news = self.failures.note(&mut self.failures.lock(), notice);
+        if news {
+            self.tell(notice);
         }
+    }
+
+    /// Sends a notice to the other members.
+    fn tell(&self, notice: Notice) {
         let (me, members) = (self.me, self.members.len());
         let tell = |member: usize| {
             if member != me {
@@ -198,10 +233,7 @@ impl Inner {
 
     /// The others go on without this member: all collectives of the group fail, and nobody else is told.
     pub(super) fn note_excluded(&self, by: Rank) {
-        let mut state = self.failures.lock();
-        state.cause = Some(Cause::Excluded(by));
-        state.lost.push(self.members[self.me]);
-        self.failures.first.store(0, Ordering::Release);
+        self.failures.exclude(&mut self.failures.lock(), self.members[self.me], by);
     }
 
     /// Exchanges no more messages of the group with members that are lost by a decision (G-13).
@@ -217,7 +249,17 @@ impl Inner {
     /// Which members are known to be lost, by number.
     pub(super) fn known_lost(&self) -> Vec<bool> {
         let state = self.failures.lock();
-        self.members.iter().map(|rank| state.lost.contains(rank)).collect()
+        self.members.iter().map(|rank| state.lost.iter().any(|(lost, _)| lost == rank)).collect()
+    }
+
+    /// Members that notices name as gone.
+    pub(super) fn lost_by_notice(&self) -> Vec<(usize, Cause)> {
+        if !self.failures.any() {
+            return Vec::new();
+        }
+        let place = |rank: Rank| self.members.iter().position(|member| *member == rank);
+        let lost = &self.failures.lock().lost;
+        lost.iter().filter_map(|(rank, why)| Some((place(*rank)?, Cause::Gone(*rank, *why)))).collect()
     }
 
     /// A collective has failed here: tells the others, and returns what its caller is told.

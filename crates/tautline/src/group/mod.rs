@@ -35,12 +35,15 @@ mod call;
 mod choice;
 mod collective;
 mod context;
+mod execution;
 mod failure;
 mod multicast;
 mod plan;
 mod plans;
 mod reduction;
 mod run;
+mod shared_op;
+mod sharing;
 mod split;
 #[cfg(test)]
 mod tests;
@@ -57,6 +60,7 @@ pub use context::{CHOSEN_IDS, FIRST_CONTEXT};
 pub use multicast::{Form, Multicast, MulticastConfig, MulticastReceive, MulticastSend};
 pub use reduction::Reduction;
 pub use split::Splitting;
+pub use tautline_node::{MAX_GROUP_BYTES as MAX_SHARED_BYTES, MAX_GROUP_MEMBERS as MAX_SHARED_MEMBERS};
 pub use typed::{Item, Max, Min, Operator, Product, Sum};
 
 use crate::Rank;
@@ -64,10 +68,11 @@ use crate::error::{Error, Result};
 use crate::tags::{RequestId, Tags};
 use collective::Ticket;
 use context::{Id, Purpose};
+use execution::Execution;
 use failure::Failures;
 use plan::Plan;
 use plans::Plans;
-use run::Run;
+use sharing::Sharing;
 
 /// A group of ranks. `Send`, `Sync` and cheap to clone; clones are the same group. It is freed when the last
 /// clone is dropped, and all collectives of it have ended.
@@ -96,6 +101,7 @@ struct Inner {
     agreements: AtomicU32,
     choices: Choices,
     plans: Plans,
+    sharing: Sharing,
     failures: Failures,
     /// Members were excluded by an agreement.
     fenced: AtomicBool,
@@ -139,6 +145,7 @@ fn new(tags: &Tags, members: Vec<Rank>, id: Id, choices: Choices) -> Result<Inne
         agreements: AtomicU32::new(0),
         choices,
         plans: Plans::default(),
+        sharing: Sharing::default(),
         failures: Failures::new(),
         fenced: AtomicBool::new(false),
     };
@@ -273,8 +280,18 @@ impl Group {
         group.ok_or(Error::Violation("a member that is not in its group's duplicate"))
     }
 
-    fn ticket(&self) -> Ticket {
+    /// Numbers a collective.
+    fn number(&self, run: &mut Execution) -> Ticket {
+        if !self.0.tags.node().is_virtual() {
+            run.share(&self.0.sharing);
+        }
         Ticket::once(self.0.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Whether the members share memory for short collectives; none if that has not been decided. They agree
+    /// on it when the group has been used for a few of them.
+    pub fn shares_memory(&self) -> Option<bool> {
+        self.0.sharing.is_decided().then(|| self.0.sharing.board().is_some())
     }
 
     /// The plan of a call, and the reduction that it uses.
@@ -285,8 +302,8 @@ impl Group {
 
     /// Carries out a collective with this member's input, and returns its output.
     pub fn run(&self, call: &Call, input: &[u8]) -> Result<Vec<u8>> {
-        let mut run = Run::copied(self.plan(call)?, input)?;
-        self.0.drive(self.ticket(), &mut run)?;
+        let mut run = Execution::copied(self.plan(call)?, input)?;
+        self.0.drive(self.number(&mut run), &mut run)?;
         Ok(run.into_output())
     }
 
@@ -299,16 +316,16 @@ impl Group {
                 "a collective's output has room for {len} bytes, not {wanted}"
             )));
         }
-        let mut run = Run::copied(plan, input)?;
-        self.0.drive(self.ticket(), &mut run)?;
+        let mut run = Execution::copied(plan, input)?;
+        self.0.drive(self.number(&mut run), &mut run)?;
         run.copy_output(output);
         Ok(())
     }
 
     /// Starts a collective with this member's input.
     pub fn start(&self, call: &Call, input: Vec<u8>) -> Result<Collective> {
-        let run = Run::new(self.plan(call)?, input)?;
-        Ok(Collective::start(self, self.ticket(), run))
+        let mut run = Execution::new(self.plan(call)?, input)?;
+        Ok(Collective::start(self, self.number(&mut run), run))
     }
 
     /// Prepares a collective that can be started many times. All members prepare their collectives in the

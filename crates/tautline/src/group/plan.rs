@@ -29,6 +29,29 @@ pub(super) enum Into {
     Upper,
 }
 
+/// A collective that can go through shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shared {
+    Barrier,
+    Broadcast { root: usize },
+    Reduce { root: usize },
+    AllReduce,
+}
+
+impl Shared {
+    /// A number that is the same at members whose calls agree, and most likely not at others.
+    pub(super) fn signature(self, len: usize) -> u16 {
+        let (kind, root) = match self {
+            Shared::Barrier => (0, 0),
+            Shared::Broadcast { root } => (1, root),
+            Shared::Reduce { root } => (2, root),
+            Shared::AllReduce => (3, 0),
+        };
+        let call = (len as u64) << 16 | (root as u64) << 2 | kind;
+        (call.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 48) as u16
+    }
+}
+
 /// All that one member does in a collective.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Plan {
@@ -39,6 +62,9 @@ pub(super) struct Plan {
     /// The blocks that make the member's output, in order.
     pub(super) output: Vec<Block>,
     pub(super) steps: Vec<Step>,
+    /// What it is through shared memory, if the group has some and the table chooses it. Input and output
+    /// are then one block each, or none.
+    pub(super) shared: Option<Shared>,
 }
 
 impl Plan {

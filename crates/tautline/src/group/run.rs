@@ -65,6 +65,7 @@ pub(super) struct Wires<'a> {
     pub(super) tag: u32,
     /// The number of each member in the job.
     pub(super) members: &'a [crate::Rank],
+    pub(super) me: usize,
 }
 
 impl Run {
@@ -250,6 +251,38 @@ impl Run {
         output
     }
 
+    pub(super) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    pub(super) fn reduction(&self) -> Option<&Reduction> {
+        self.reduction.as_ref()
+    }
+
+    /// The input, if it is one block.
+    pub(super) fn input(&self) -> &[u8] {
+        self.plan.input.first().map_or(&[], |block| self.blocks[*block as usize].bytes())
+    }
+
+    /// Takes room for the output out, if that is one block. [`Run::put_output`] puts it back.
+    pub(super) fn take_output(&mut self) -> Vec<u8> {
+        let Some(block) = self.plan.output.first().map(|block| *block as usize) else { return Vec::new() };
+        let mut output = std::mem::replace(&mut self.blocks[block], Data::Absent).into_vec();
+        output.resize(self.plan.sizes[block], 0);
+        output
+    }
+
+    pub(super) fn put_output(&mut self, output: Vec<u8>) {
+        if let Some(block) = self.plan.output.first() {
+            self.blocks[*block as usize] = Data::Own(output);
+        }
+    }
+
+    /// Bytes of the output.
+    pub(super) fn output_len(&self) -> usize {
+        self.plan.output_len()
+    }
+
     /// Copies the output, once all steps are done.
     pub(super) fn copy_output(&self, output: &mut [u8]) {
         let mut at = 0;
@@ -270,6 +303,6 @@ fn check_input(plan: &Plan, len: usize) -> Result<()> {
 }
 
 /// A message has another length than this member's call says (G-4).
-fn mismatch() -> Error {
+pub(super) fn mismatch() -> Error {
     Error::other("members called a collective with different lengths: make the calls agree")
 }

@@ -8,7 +8,7 @@ pub fn content(member: usize, call: usize, len: usize) -> Vec<u8> {
 }
 
 /// The composition of affine maps modulo 251, two bytes each: associative, and not commutative.
-fn compose(lower: &[u8], upper: &mut [u8]) {
+pub fn compose(lower: &[u8], upper: &mut [u8]) {
     for (lower, upper) in lower.chunks_exact(2).zip(upper.chunks_exact_mut(2)) {
         let [a, b] = [lower[0], lower[1]].map(|x| u32::from(x) % 251);
         let [c, d] = [upper[0], upper[1]].map(|x| u32::from(x) % 251);
@@ -17,7 +17,7 @@ fn compose(lower: &[u8], upper: &mut [u8]) {
     }
 }
 
-fn add(lower: &[u8], upper: &mut [u8]) {
+pub fn add(lower: &[u8], upper: &mut [u8]) {
     lower.iter().zip(upper).for_each(|(lower, upper)| *upper = upper.wrapping_add(*lower));
 }
 
@@ -30,7 +30,12 @@ pub fn addition() -> Reduction {
 }
 
 /// The reduction of the inputs of some members, in order.
-fn folded(members: std::ops::Range<usize>, number: usize, len: usize, of: fn(&[u8], &mut [u8])) -> Vec<u8> {
+pub fn folded(
+    members: std::ops::Range<usize>,
+    number: usize,
+    len: usize,
+    of: fn(&[u8], &mut [u8]),
+) -> Vec<u8> {
     let mut inputs = members.map(|member| content(member, number, len));
     let first = inputs.next().unwrap();
     inputs.fold(first, |lower, mut upper| {

@@ -18,6 +18,8 @@ use crate::bench::side::Fault;
 
 const END: u32 = 1;
 const DATA: u32 = 2;
+/// Calls before a collective is measured: as many as in the job of the rivals.
+const WARM_UP: usize = 8;
 /// Parts of a computation during which an all-reduce goes on, and the length of each.
 const PARTS: usize = 16;
 const PART: u64 = 4_000;
@@ -130,8 +132,8 @@ impl Rank {
             "asleep" => self.wait_for_end()?,
             _ => {
                 let (mut mine, mut all) = (vec![0; bytes / 8], vec![0; 2 * self.size * (bytes / 8)]);
-                // Once before, so that channels are open.
-                self.collective(name, count, &mut mine, &mut all)?;
+                // Some before, so that channels are open and what is set up on demand is there.
+                (0..WARM_UP).try_for_each(|_| self.collective(name, count, &mut mine, &mut all))?;
                 self.world.barrier()?;
                 self.words_read.set(0);
                 (cpu, begin) = (CpuTime::of_process(), Instant::now());

@@ -1,0 +1,129 @@
+//! A collective under way at one member: through shared memory if the group has some and the table chooses
+//! it, by messages otherwise.
+
+use tautline_node::{Awaited, TagRequest};
+
+use super::run::{Planned, Run, Wires};
+use super::shared_op::SharedOp;
+use super::sharing::{Board, Sharing};
+use crate::error::Result;
+
+/// A collective under way at one member.
+#[derive(Debug)]
+pub(super) struct Execution {
+    run: Run,
+    /// It goes through shared memory, unless the group turns out to have none.
+    shared: Option<SharedOp>,
+}
+
+impl Execution {
+    /// Begins with the member's input.
+    pub(super) fn new(plan: Planned, input: Vec<u8>) -> Result<Execution> {
+        Ok(Execution { run: Run::new(plan, input)?, shared: None })
+    }
+
+    /// As [`Execution::new`], with a copy of the input.
+    pub(super) fn copied(plan: Planned, input: &[u8]) -> Result<Execution> {
+        Ok(Execution { run: Run::copied(plan, input)?, shared: None })
+    }
+
+    /// Numbers it among those that go through shared memory, if it may.
+    pub(super) fn share(&mut self, sharing: &Sharing) {
+        if self.run.plan().shared.is_some() {
+            self.shared = sharing.number().map(SharedOp::new);
+        }
+    }
+
+    /// Whether it goes through shared memory, as far as is known.
+    pub(super) fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// Does all that can be done now. True if that was all.
+    pub(super) fn advance(&mut self, wires: Wires<'_>, sharing: &Sharing) -> Result<bool> {
+        let Some(shared) = &mut self.shared else { return self.run.advance(wires) };
+        match sharing.decide(wires)? {
+            None => Ok(false),
+            Some(Some(board)) => {
+                let done = advance_shared(&mut self.run, wires, board, shared)?;
+                if done && sharing.has_later(shared.number()) {
+                    // It may wait for its turn in another thread.
+                    wires.tags.node().tagged().poll_groups()?;
+                }
+                Ok(done)
+            }
+            Some(None) => {
+                self.shared = None;
+                self.run.advance(wires)
+            }
+        }
+    }
+
+    /// Waits for a short time for what it needs of others in shared memory. True if that is there.
+    pub(super) fn await_shortly(&self, wires: Wires<'_>, sharing: &Sharing) -> bool {
+        let (Some(shared), Some(board)) = (&self.shared, sharing.board()) else { return false };
+        match shared.awaited() {
+            // This member has to do something itself.
+            None | Some(Awaited::Turn(_)) => false,
+            Some(awaited) => wires.tags.node().tagged().await_group_shortly(&board.memory, awaited),
+        }
+    }
+
+    /// Has the lane wait for what it needs of others in shared memory.
+    pub(super) fn register(&mut self, wires: Wires<'_>, sharing: &Sharing) -> Result<()> {
+        match (&mut self.shared, sharing.board()) {
+            (Some(shared), Some(board)) => shared.register(wires, board),
+            _ => Ok(()),
+        }
+    }
+
+    /// Watches the members that it waits for in shared memory: all of them if a member is lost, and otherwise
+    /// as far as others may not.
+    pub(super) fn watch(&self, wires: Wires<'_>, board: &Board, is_one_lost: bool) -> Result<()> {
+        match self.shared.as_ref().and_then(SharedOp::awaited) {
+            None | Some(Awaited::Turn(_)) => Ok(()),
+            Some(Awaited::Entered(_) | Awaited::Published(_) | Awaited::Result(_)) if !is_one_lost => Ok(()),
+            Some(awaited) => board.watch_for(wires, awaited),
+        }
+    }
+
+    /// Whether what it waits for in shared memory cannot come if a member is gone.
+    pub(super) fn needs(&self, board: &Board, member: usize) -> bool {
+        let awaited = self.shared.as_ref().and_then(SharedOp::awaited);
+        awaited.is_some_and(|awaited| board.memory.needs(awaited, member))
+    }
+
+    /// Appends what it waits for: in shared memory, until there is some, or messages.
+    pub(super) fn requests(&self, sharing: &Sharing, ids: &mut Vec<TagRequest>) {
+        match self.shared.as_ref().map(SharedOp::request) {
+            Some(Some(request)) => ids.push(request),
+            Some(None) => sharing.requests(ids),
+            None => self.run.requests(ids),
+        }
+    }
+
+    /// The output, once it is done.
+    pub(super) fn into_output(self) -> Vec<u8> {
+        self.run.into_output()
+    }
+
+    /// Copies the output, once it is done.
+    pub(super) fn copy_output(&self, output: &mut [u8]) {
+        self.run.copy_output(output);
+    }
+}
+
+fn advance_shared(run: &mut Run, wires: Wires<'_>, board: &Board, shared: &mut SharedOp) -> Result<bool> {
+    let plan = run.plan();
+    let Some(call) = plan.shared else { return Ok(true) };
+    if !shared.has_entered() {
+        let len = plan.output.first().or(plan.input.first()).map_or(0, |block| plan.sizes[*block as usize]);
+        if !shared.enter(wires, board, (call, len), run.input())? {
+            return Ok(false);
+        }
+    }
+    let mut output = run.take_output();
+    let done = shared.finish(wires, board, (call, run.reduction()), &mut output);
+    run.put_output(output);
+    done
+}
