@@ -7,7 +7,8 @@ use crate::launch::{Members, member};
 use crate::member::NOT_JOINED;
 use crate::record::Record;
 
-/// The limits, as the shell sets them, and the values that are tried. The last value of each suffices.
+/// The limits, as the shell sets them, and the values that are tried. The last value of each suffices. The
+/// limit of processes is `-p` in dash.
 const LIMITS: [(&str, &str, &[u64]); 4] = [
     ("descriptors", "ulimit -n", &[8, 10, 12, 14, 16, 18, 20, 22, 24, 28, 64]),
     ("address space, KiB", "ulimit -v", &[8_000, 12_000, 20_000, 40_000, 100_000, 4_000_000]),
@@ -27,8 +28,9 @@ pub fn attack() -> Vec<Record> {
                 }
                 for value in values {
                     let must_work = Some(value) == values.last();
-                    if let Err(why) = limited(record, &format!("{limit} {value}"), must_work) {
-                        record.breaks(format!("{limit} {value}: {why}"));
+                    let limit = format!("{limit} {value}");
+                    if let Err(why) = limited(record, &limit, must_work) {
+                        record.breaks(format!("{limit}: {why}"));
                     }
                     record.count += 1;
                 }
@@ -41,7 +43,9 @@ fn limited(record: &mut Record, limit: &str, must_work: bool) -> Result<(), Stri
     let failed = |error: std::io::Error| format!("the attack could not be set up: {error}");
     let members = Members::new(2, "shm", Security::Fabric).map_err(failed)?;
     let mut first = members.start(0, None, member("talk", "")).map_err(failed)?;
-    let mut second = members.start(1, None, member("talk", limit)).map_err(failed)?;
+    let in_dash = limit.replace("ulimit -u", "ulimit -p");
+    let command = format!("{limit} 2>/dev/null || {in_dash}");
+    let mut second = members.start(1, None, member("talk", &command)).map_err(failed)?;
     let joined = second.expect("that it joined, or why not", |line| {
         let word = line.split_whitespace().next()?;
         matches!(word, "@joined" | "@error").then(|| (word == "@joined", line.to_owned()))
