@@ -118,7 +118,12 @@ fn as_child(spaces: &Spaces, role: &str, before: &str) -> Command {
     let me = std::env::current_exe().unwrap();
     let mut command = Command::new("ip");
     command.args(["netns", "exec", &spaces.names[0]]);
-    command.args(before.split_whitespace()).arg(me).args(["--exact", "child", "--nocapture"]);
+    command.args(before.split_whitespace()).arg(me).args([
+        "--exact",
+        "child",
+        "--nocapture",
+        "--test-threads=2",
+    ]);
     command.env("TAUTLINE_XDP_CHILD", role).stdout(Stdio::piped()).stderr(Stdio::null());
     command
 }
@@ -174,7 +179,7 @@ fn three_privileges_suffice() {
 /// say so.
 #[test]
 fn ineffective_privileges_are_reported() {
-    let script = "ip link add v0 type veth peer name v1 && ip addr add 10.211.9.1/24 dev v0 && ip link set v0 up && exec \"$0\" --exact child --nocapture";
+    let script = "ip link add v0 type veth peer name v1 && ip addr add 10.211.9.1/24 dev v0 && ip link set v0 up && exec \"$0\" --exact child --nocapture --test-threads=2";
     let mut command = Command::new("unshare");
     command.args(["-U", "-r", "-n", "sh", "-c", script]).arg(std::env::current_exe().unwrap());
     let out = command.env("TAUTLINE_XDP_CHILD", "once").output();

@@ -248,7 +248,9 @@ fn sharers_survive_the_first_process() {
         for _ in 0..3 {
             let mut command = Command::new("ip");
             command.args(["netns", "exec", &spaces.names[0]]).arg(std::env::current_exe().unwrap());
-            command.args(["--exact", "child", "--nocapture"]).env("TAUTLINE_XDP_QUEUES_CHILD", "1");
+            command
+                .args(["--exact", "child", "--nocapture", "--test-threads=2"])
+                .env("TAUTLINE_XDP_QUEUES_CHILD", "1");
             let mut owner = command.stdout(Stdio::piped()).spawn().unwrap();
             let lines = BufReader::new(owner.stdout.take().unwrap()).lines().map_while(Result::ok);
             let said =

@@ -219,7 +219,7 @@ fn start_of(spaces: &Spaces, (rank, each): (usize, usize), role: &str, device: &
     let child = Command::new("ip")
         .args(["netns", "exec", &spaces.names[side]])
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "xdp_member", "--nocapture"])
+        .args(["--exact", "xdp_member", "--nocapture", "--test-threads=2"])
         .env("TAUTLINE_XDP_ROLE", role)
         .env("TAUTLINE_XDP_DEVICE", device)
         .env("TAUTLINE_XDP_JOB", &job)

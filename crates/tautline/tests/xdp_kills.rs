@@ -105,7 +105,7 @@ impl Process {
         let child = Command::new("ip")
             .args(["netns", "exec", &spaces.names[1]])
             .arg(std::env::current_exe().unwrap())
-            .args(["--exact", "killed_member", "--nocapture"])
+            .args(["--exact", "killed_member", "--nocapture", "--test-threads=2"])
             .env("TAUTLINE_XDP_GENERATION", generation.to_string())
             .env("TAUTLINE_XDP_JOB", &job)
             .stdout(Stdio::null())

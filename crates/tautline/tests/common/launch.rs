@@ -65,10 +65,11 @@ impl Launcher {
     }
 }
 
-/// This test binary again, to run the one test `name` as a member of a job.
+/// This test binary again, to run the one test `name` as a member of a job. With one thread, as on one core,
+/// the harness would print the name of the test in front of the first line.
 pub fn again(name: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", name, "--nocapture"]).env("TAUTLINE_TEST_MEMBER", name);
+    command.args(["--exact", name, "--nocapture", "--test-threads=2"]).env("TAUTLINE_TEST_MEMBER", name);
     command
 }
 
