@@ -214,12 +214,23 @@ impl Lane {
         self.push_event(Event::Transport { peer, device, reason });
     }
 
-    /// Announces this node's handlers to a peer.
+    /// Announces this node's handlers to a peer, as far as there is room; the others follow when there is.
     pub(super) fn announce(&mut self, rank: Rank) {
-        let Lane { peers, port, names, .. } = self;
-        let peer = peers.member_mut(rank);
+        let peer = self.peers.member_mut(rank);
         peer.announced = true;
-        announce_names(peer, port, names);
+        self.announcements.push((peer.id(), 0));
+        self.go_on_announcing();
+    }
+
+    /// Announces what there was no room for before.
+    #[cold]
+    pub(super) fn go_on_announcing(&mut self) {
+        let Lane { peers, port, names, announcements, .. } = self;
+        announcements.retain_mut(|(id, next)| {
+            // That of a channel that has ended is over.
+            let peer = peers.get_mut(id.rank).filter(|peer| peer.id() == *id && peer.announced);
+            peer.is_some_and(|peer| !announce_names(peer, port, names, next))
+        });
     }
 
     /// Enters part of the peer's table of handlers. False if no correct peer sends it.
@@ -271,25 +282,30 @@ impl Lane {
     }
 }
 
-/// Sends the names of a node's handlers to a peer, in as many control frames as it takes.
-fn announce_names(peer: &mut Peer, port: &mut Port, names: &HandlerNames) {
+/// Sends the names of a node's handlers from number `next` on to a peer, in as many control frames as it
+/// takes. False if there is no room for all of them; `next` is that of the first one left.
+fn announce_names(peer: &mut Peer, port: &mut Port, names: &HandlerNames, next: &mut usize) -> bool {
     let mut bytes = Vec::new();
-    let mut entries = names.announced().peekable();
+    let mut entries = names.announced().skip(*next).peekable();
     loop {
         bytes.clear();
         bytes.resize(peer.channel.capacity(port), 0);
         let head = record::write::handlers(&mut bytes, false, 0);
-        let mut at = head;
+        let (mut at, mut count) = (head, 0);
         while let Some((number, name)) = entries.peek() {
             let Some(used) = record::write::handler_name(&mut bytes[at..], *number, name) else { break };
             at += used;
+            count += 1;
             entries.next();
         }
         let last = entries.peek().is_none();
         record::write::handlers(&mut bytes, last, at - head);
-        peer.channel.push_control(port, &bytes[..at], false);
+        if !peer.channel.push_control(port, &bytes[..at], false) {
+            return false;
+        }
+        *next += count;
         if last {
-            break;
+            return true;
         }
     }
 }

@@ -37,7 +37,7 @@ use crate::memory::Memory;
 use crate::multicast::Multicast;
 use crate::secrets::Secrets;
 use crate::tags::Tags;
-use crate::{Config, Counters, Event, Job, JoinError, MessageId, PeerState, Rank, Undelivered};
+use crate::{Config, Counters, Event, Job, JoinError, MessageId, PeerId, PeerState, Rank, Undelivered};
 use events::EventQueue;
 use grants::{Granting, Grants};
 use inbox::Inbox;
@@ -69,6 +69,8 @@ pub(crate) struct Lane {
     pub(crate) counters: Counters,
     /// Messages given up whose receivers could not be told yet, for want of room.
     aborts: VecDeque<MessageId>,
+    /// Peers that are not told of all handlers yet, for want of room, and the number of the next one.
+    announcements: Vec<(PeerId, usize)>,
     /// What could not be delivered while the lane closed (N-9).
     undelivered: Vec<Undelivered>,
     pub(crate) status: Status,
@@ -151,6 +153,7 @@ impl Lane {
             secrets,
             counters: Counters::default(),
             aborts: VecDeque::new(),
+            announcements: Vec::new(),
             undelivered: Vec::new(),
             status: Status { has_links: true, ..Status::default() },
             config,
@@ -218,8 +221,8 @@ impl Lane {
     #[inline]
     fn is_calm(&self) -> bool {
         let &[rank] = self.port.dirty() else { return false };
-        let served = !self.is_serving();
-        self.peers.member(rank).channel.is_calm() && self.aborts.is_empty() && served
+        let retries = !self.aborts.is_empty() || !self.announcements.is_empty();
+        self.peers.member(rank).channel.is_calm() && !retries && !self.is_serving()
     }
 
     /// Whether nothing was received for so long that timers would judge by old information, and what they
@@ -245,6 +248,9 @@ impl Lane {
         self.status.urgent = false;
         if !self.aborts.is_empty() {
             self.retry_aborts();
+        }
+        if !self.announcements.is_empty() {
+            self.go_on_announcing();
         }
         if self.memory.is_busy() {
             self.serve_memory(now);

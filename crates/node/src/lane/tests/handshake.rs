@@ -1,6 +1,7 @@
 //! Opening channels.
 
 use super::*;
+use crate::limits::MAX_HANDLERS;
 
 /// H-6, M-1: a hello is answered, and both sides are up when they have each other's handlers.
 #[test]
@@ -38,6 +39,45 @@ fn simultaneous_hellos_open_one_channel() {
     assert_eq!(number(&pair.lanes[0], 1), named(&pair.lanes[1], 0));
     assert_eq!(number(&pair.lanes[1], 0), named(&pair.lanes[0], 1));
     assert_eq!([0, 1].map(|of: usize| pair.lanes[of].peers.member(1 - of as Rank).incarnation), [1, 1]);
+}
+
+/// A pair whose first side has begun to announce handlers whose names take more slots than it has.
+fn announcing() -> Pair {
+    let mut pair = Pair::new();
+    let lane = &mut pair.lanes[0];
+    lane.names = HandlerNames::new((0..MAX_HANDLERS).map(|i| (format!("{i:0200}"), false)).collect());
+    for _ in 0..200 {
+        lane.port.take_slot().unwrap();
+    }
+    lane.connect(pair.now, 1);
+    while pair.lanes[0].announcements.is_empty() {
+        pair.pass(1_000);
+    }
+    pair
+}
+
+/// M-1: names of handlers for which there was no room follow when there is; a peer is up when it has all.
+#[test]
+fn more_handlers_than_slots() {
+    let mut pair = announcing();
+    assert_eq!(pair.state(1), PeerState::Connecting, "the slots are enough for all of them");
+    (0..5).for_each(|_| pair.settle());
+    assert_eq!([pair.state(0), pair.state(1)], [PeerState::Up; 2]);
+    assert_eq!(pair.lanes[1].peers.member(0).handlers.len(), MAX_HANDLERS);
+    assert!(pair.lanes[0].announcements.is_empty());
+}
+
+/// M-1: an announcement ends with its channel.
+#[test]
+fn announcements_end_with_their_channels() {
+    let mut pair = announcing();
+    // The other side is silent.
+    for _ in 0..50 {
+        pair.now += 100_000_000;
+        pair.poll(0);
+    }
+    assert!(matches!(pair.state(0), PeerState::Down(Down::Died(_))), "{:?}", pair.state(0));
+    assert!(pair.lanes[0].announcements.is_empty());
 }
 
 /// H-9: lost hellos are repeated, and a repeated one opens nothing twice.
