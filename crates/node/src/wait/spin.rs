@@ -1,4 +1,4 @@
-//! Waiting: spin, park, or first the one and then the other (N-7).
+//! Waiting: spin, park, or first the one and then the other (N-7, N-31).
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,13 +7,18 @@ use tautline_link::Nanos;
 
 use crate::Waiting;
 
-/// A poll loop that was interrupted for this long lost its core to a thread that computes; for longer where
-/// ranks outnumber the cores, since several of them may have had their turn.
+/// A poll loop that was interrupted for longer than this lost its core to a thread that computes. Where ranks
+/// outnumber the cores it is this for each rank on a core, since all of them may have had a turn.
 const INTERRUPTED: Nanos = 200_000;
-/// How long a waiter keeps to parking after that, at first.
-const YIELD_MIN: Nanos = 50_000_000;
-/// The longest such time, when it keeps happening.
-const YIELD_MAX: Nanos = 1_000_000_000;
+/// The least and the most that it is there: ranks that have messages to copy keep a core for some time, and a
+/// thread that computes for several milliseconds.
+const CROWDED_INTERRUPTED: (Nanos, Nanos) = (1_000_000, 3_000_000);
+/// How long a waiter keeps to parking after that, at first and at most, if it keeps happening.
+const PAUSE: (Nanos, Nanos) = (50_000_000, 1_000_000_000);
+/// The same where ranks outnumber the cores: most waits are for ranks that want this core, too.
+const CROWDED_PAUSE: (Nanos, Nanos) = (1_000_000, 64_000_000);
+/// A pause this long after the last one is the first again.
+const PAUSES_APART: Nanos = 1_000_000_000;
 /// A thread that offered its core for less than this was alone on it.
 const ALONE: Nanos = 1_500;
 /// What a turn costs the waiter itself if others ran in between.
@@ -29,11 +34,6 @@ const RETRY: u32 = 32;
 /// Offers after polling alone was in vain, to learn whether others want the core.
 const PROBES: Nanos = 4;
 
-/// A core that was offered and came back after this long was given to a thread that computes.
-const LONG_TURN: Nanos = 1_000_000;
-/// How long a rank does not offer its core to other ranks after that, at first and at most.
-const PAUSE_MIN: Nanos = 1_000_000;
-const PAUSE_MAX: Nanos = 64_000_000;
 /// How often a rank offers its core, or looks again, before it waits by polling its lane.
 const OFFERS: u32 = 64;
 
@@ -49,36 +49,35 @@ pub(crate) enum Turn {
 /// Remembers, across waits, that the cores are shared.
 #[derive(Debug)]
 pub(crate) struct SpinBackoff {
+    /// Waits park until then.
     park_until: AtomicU64,
-    last_yield: AtomicU64,
+    /// How long the last pause was; zero if the core came back soon since.
+    pause: AtomicU64,
     /// Waits in a row in which polling alone was in vain.
     vain: AtomicU32,
     /// Ranks outnumber the cores.
     crowded: bool,
     /// A longer interruption shows that somebody computes.
     interrupted: Nanos,
-    /// When the core may be offered to other ranks again, and how long it was not.
-    offer_from: AtomicU64,
-    pause: AtomicU64,
 }
 
 impl SpinBackoff {
     /// For a host on which `ranks` of the job share `cores`.
     pub(crate) fn new(ranks: usize, cores: usize) -> SpinBackoff {
+        let crowded = ranks > cores;
+        let (least, most) = if crowded { CROWDED_INTERRUPTED } else { (INTERRUPTED, INTERRUPTED) };
         SpinBackoff {
             park_until: AtomicU64::new(0),
-            last_yield: AtomicU64::new(0),
-            vain: AtomicU32::new(0),
-            crowded: ranks > cores,
-            interrupted: INTERRUPTED * ranks.div_ceil(cores.max(1)).max(1) as Nanos,
-            offer_from: AtomicU64::new(0),
             pause: AtomicU64::new(0),
+            vain: AtomicU32::new(0),
+            crowded,
+            interrupted: (INTERRUPTED * ranks.div_ceil(cores.max(1)) as Nanos).clamp(least, most),
         }
     }
 
     /// Waits for a short time for what local ranks write to memory, without polling: true if `done` returns
     /// true. Where ranks outnumber the cores, each of them needs a turn on this core, so it is offered; not
-    /// for a while if a thread that computes took it (N-7).
+    /// for a while if a thread that computes took it (N-31).
     pub(crate) fn wait_shortly(
         &self,
         mut now: impl FnMut() -> Nanos,
@@ -92,22 +91,18 @@ impl SpinBackoff {
             });
         }
         let mut last = now();
-        if last < self.offer_from.load(Ordering::Relaxed) {
+        if self.is_pausing(last) {
             return false;
         }
         for _ in 0..OFFERS {
             offer();
             let (found, back) = (done(), now());
-            if back.saturating_sub(last) > LONG_TURN {
-                let pause = (2 * self.pause.load(Ordering::Relaxed)).clamp(PAUSE_MIN, PAUSE_MAX);
-                self.pause.store(pause, Ordering::Relaxed);
-                self.offer_from.store(back + pause, Ordering::Relaxed);
+            if back.saturating_sub(last) > self.interrupted {
+                self.back_off(back, CROWDED_PAUSE);
                 return found;
             }
             if found {
-                if self.pause.load(Ordering::Relaxed) > 0 {
-                    self.pause.store(0, Ordering::Relaxed);
-                }
+                self.forget_pause();
                 return true;
             }
             last = back;
@@ -119,6 +114,28 @@ impl SpinBackoff {
     #[inline]
     pub(crate) fn is_crowded(&self) -> bool {
         self.crowded
+    }
+
+    fn is_pausing(&self, now: Nanos) -> bool {
+        now < self.park_until.load(Ordering::Relaxed)
+    }
+
+    /// The core was taken away: waits park for a while, for longer if that happened lately.
+    #[cold]
+    fn back_off(&self, now: Nanos, (least, most): (Nanos, Nanos)) {
+        let before = self.pause.load(Ordering::Relaxed);
+        let lately = now < self.park_until.load(Ordering::Relaxed) + PAUSES_APART;
+        let pause = if lately { (2 * before).clamp(least, most) } else { least };
+        self.pause.store(pause, Ordering::Relaxed);
+        self.park_until.store(now + pause, Ordering::Relaxed);
+    }
+
+    /// The next pause is a first one.
+    #[inline]
+    fn forget_pause(&self) {
+        if self.pause.load(Ordering::Relaxed) > 0 {
+            self.pause.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Whether polling alone has been in vain lately.
@@ -176,17 +193,16 @@ impl<'a> Spinner<'a> {
             Waiting::SpinThenPark => self.spin_then_park(now, away),
             Waiting::Spin => {
                 if away > self.backoff.interrupted {
-                    self.back_off(now);
+                    self.backoff.back_off(now, PAUSE);
                 }
-                let until = self.backoff.park_until.load(Ordering::Relaxed);
-                if now < until { Turn::Park } else { Turn::Spin }
+                if self.backoff.is_pausing(now) { Turn::Park } else { Turn::Spin }
             }
         }
     }
 
     fn spin_then_park(&mut self, now: Nanos, away: Nanos) -> Turn {
         if away > self.backoff.interrupted {
-            self.back_off(now);
+            self.backoff.back_off(now, if self.backoff.crowded { CROWDED_PAUSE } else { PAUSE });
             self.stage = Stage::Parking;
         }
         match self.stage {
@@ -199,7 +215,7 @@ impl<'a> Spinner<'a> {
             }
             Stage::Offering | Stage::Sharing => self.offers = self.offers.saturating_sub(away),
         }
-        if self.offers == 0 || now < self.backoff.park_until.load(Ordering::Relaxed) {
+        if self.offers == 0 || self.backoff.is_pausing(now) {
             self.stage = Stage::Parking;
             return Turn::Park;
         }
@@ -222,6 +238,9 @@ impl<'a> Spinner<'a> {
 
     /// Remembers whether polling alone would have been enough.
     fn note(&self) {
+        if self.backoff.crowded && self.stage != Stage::Parking {
+            self.backoff.forget_pause();
+        }
         let vain = &self.backoff.vain;
         if matches!(self.stage, Stage::Spinning | Stage::Offering) {
             if vain.load(Ordering::Relaxed) != 0 {
@@ -231,17 +250,6 @@ impl<'a> Spinner<'a> {
             // Several threads may wait: an estimate that loses some of them is good enough.
             vain.store(vain.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         }
-    }
-
-    #[cold]
-    fn back_off(&self, now: Nanos) {
-        let before = self.backoff.last_yield.load(Ordering::Relaxed);
-        let until = self.backoff.park_until.load(Ordering::Relaxed);
-        // Soon after the last time: the core is still wanted by others.
-        let again = before > 0 && now < until + YIELD_MAX;
-        let length = if again { (before * 2).min(YIELD_MAX) } else { YIELD_MIN };
-        self.backoff.last_yield.store(length, Ordering::Relaxed);
-        self.backoff.park_until.store(now + length, Ordering::Relaxed);
     }
 }
 
@@ -319,7 +327,7 @@ mod tests {
         assert!(count(&wait(500), Turn::Spin) > 0);
     }
 
-    /// N-7: where ranks outnumber the cores, a short wait offers the core until a thread that computes takes
+    /// N-31: where ranks outnumber the cores, a short wait offers the core until a thread that computes takes
     /// it; then not for a while, longer each time, until offers are answered by ranks again.
     #[test]
     fn short_waits_offer_the_core_to_ranks() {
@@ -336,15 +344,16 @@ mod tests {
         };
         assert_eq!(wait(2_000, 3), (true, 3));
         assert_eq!(wait(2_000, u32::MAX), (false, OFFERS));
-        for pause in [PAUSE_MIN, 2 * PAUSE_MIN, 4 * PAUSE_MIN] {
-            assert_eq!(wait(LONG_TURN + 1, u32::MAX), (false, 1));
+        let (least, long) = (CROWDED_PAUSE.0, CROWDED_INTERRUPTED.0 + 1);
+        for pause in [least, 2 * least, 4 * least] {
+            assert_eq!(wait(long, u32::MAX), (false, 1));
             time.set(time.get() + pause - 1);
             assert_eq!(wait(2_000, 1), (false, 0), "it is not offered for {pause} ns");
             time.set(time.get() + 1);
         }
         assert_eq!(wait(2_000, 1), (true, 1));
-        assert_eq!(wait(LONG_TURN + 1, 1), (true, 1));
-        time.set(time.get() + PAUSE_MIN);
+        assert_eq!(wait(long, 1), (true, 1));
+        time.set(time.get() + least);
         assert_eq!(wait(2_000, 1), (true, 1), "the pause is the shortest again");
         // With a core for each rank nobody needs this one.
         let mut looks = 0;
@@ -379,7 +388,7 @@ mod tests {
         assert_eq!(spinner.turn(20_000), Turn::Yield);
         let mut now = 20_001 + INTERRUPTED;
         assert_eq!(spinner.turn(now), Turn::Park);
-        for length in [YIELD_MIN, 2 * YIELD_MIN] {
+        for length in [PAUSE.0, 2 * PAUSE.0] {
             spinner.slept(now + length - 1_000_000);
             let turns = turns(&mut spinner, now + length - 1_000_000, |_| 1_000);
             assert_eq!(count(&turns, Turn::Yield), 0, "{turns:?}");
@@ -389,12 +398,39 @@ mod tests {
             now += 20_001 + INTERRUPTED;
             assert_eq!(spinner.turn(now), Turn::Park);
         }
-        // Where eight ranks share two cores, all others may have had a turn.
-        let crowd = SpinBackoff::new(8, 2);
-        let mut spinner = Spinner::new(Waiting::SpinThenPark, SPIN, 0, &crowd);
-        assert_eq!(spinner.turn(CROWDED_SPIN - 1), Turn::Spin);
-        assert_eq!([spinner.turn(2_000), spinner.turn(2_001 + INTERRUPTED)], [Turn::Yield; 2]);
-        assert_eq!(spinner.turn(2_002 + 5 * INTERRUPTED), Turn::Park);
+    }
+
+    /// N-31: where ranks outnumber the cores, all others may have had a turn. Pauses are short there, and one
+    /// that follows waits for other ranks is as short as the first.
+    #[test]
+    fn crowded_waiters_pause_for_a_short_time() {
+        for (ranks, long) in [(4, 1_000_000), (8, 1_000_000), (16, 1_600_000), (64, 3_000_000)] {
+            let crowd = SpinBackoff::new(ranks, 2);
+            let mut now = 0;
+            let mut interrupt = |pauses: &[Nanos]| {
+                for pause in pauses {
+                    let mut spinner = Spinner::new(Waiting::SpinThenPark, SPIN, now, &crowd);
+                    assert_eq!(spinner.turn(now + CROWDED_SPIN - 1), Turn::Spin);
+                    assert_eq!(
+                        [spinner.turn(now + 2_000), spinner.turn(now + 2_000 + long)],
+                        [Turn::Yield; 2]
+                    );
+                    assert_eq!(spinner.turn(now + 2_001 + 2 * long), Turn::Park, "{ranks} ranks");
+                    now += 2_001 + 2 * long + pause - 1 - CROWDED_SPIN;
+                    spinner.slept(now);
+                    assert_eq!(spinner.turn(now), Turn::Spin);
+                    assert_eq!(spinner.turn(now + CROWDED_SPIN), Turn::Park, "{pause} ns have not passed");
+                    now += CROWDED_SPIN + 1;
+                }
+                now
+            };
+            let least = CROWDED_PAUSE.0;
+            let now = interrupt(&[least, 2 * least, 4 * least]);
+            let mut spinner = Spinner::new(Waiting::SpinThenPark, SPIN, now, &crowd);
+            assert_eq!([spinner.turn(now + 2_000), spinner.turn(now + 5_000)], [Turn::Yield; 2]);
+            drop(spinner);
+            interrupt(&[least]);
+        }
     }
 
     /// N-7: a spinning waiter that loses its core parks for a while, longer each time, and then spins again.
@@ -403,12 +439,12 @@ mod tests {
         let backoff = backoff();
         let mut spin = Spinner::new(Waiting::Spin, SPIN, 0, &backoff);
         assert_eq!(spin.turn(INTERRUPTED + 1), Turn::Park);
-        let mut now = INTERRUPTED + 1 + YIELD_MIN;
+        let mut now = INTERRUPTED + 1 + PAUSE.0;
         spin.slept(now);
         assert_eq!(spin.turn(now), Turn::Spin);
         now += INTERRUPTED + 1;
         assert_eq!(spin.turn(now), Turn::Park);
-        now += YIELD_MIN;
+        now += PAUSE.0;
         spin.slept(now);
         assert_eq!(spin.turn(now), Turn::Park, "the second time takes longer");
     }
