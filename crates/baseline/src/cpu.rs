@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -29,6 +30,31 @@ pub fn pin(core: usize) -> io::Result<()> {
     let mut set = CpuSet::new();
     set.set(core);
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
+}
+
+/// Both sides of what is measured run on one core.
+static CORE_IS_SHARED: AtomicBool = AtomicBool::new(false);
+
+/// Empty turns before a shared core is offered.
+const OFFER_EVERY: u32 = 64;
+
+/// From now on [`spin`] offers the core now and then, if there is only one: nothing else would run the other
+/// side before a whole time slice has passed.
+///
+/// # Errors
+/// Whatever the system reports.
+pub fn share_single_core() -> io::Result<()> {
+    CORE_IS_SHARED.store(allowed_cores()?.len() == 1, Ordering::Relaxed);
+    Ok(())
+}
+
+/// An empty turn of a loop that waits for the other side; `turns` counts them.
+#[inline]
+pub fn spin(turns: u32) {
+    std::hint::spin_loop();
+    if turns.is_multiple_of(OFFER_EVERY) && CORE_IS_SHARED.load(Ordering::Relaxed) {
+        std::thread::yield_now();
+    }
 }
 
 /// CPU time used.

@@ -1,7 +1,7 @@
 //! The costs that no messaging system can avoid: a system call, a clock read, a copy, the transfer of a cache
 //! line.
 
-use std::hint::{black_box, spin_loop};
+use std::hint::black_box;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -121,8 +121,8 @@ fn wait_for(line: &AtomicU64, number: u64) -> io::Result<()> {
     let mut spins = 0_u32;
     let mut since = None;
     while line.load(Ordering::Acquire) != number {
-        spin_loop();
         spins = spins.wrapping_add(1);
+        cpu::spin(spins);
         if spins.is_multiple_of(1 << 16)
             && since.get_or_insert_with(Instant::now).elapsed() > Duration::from_secs(2)
         {

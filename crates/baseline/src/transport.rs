@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use crate::{bytes, semaphores, sysv, udp, zeromq};
+use crate::{bytes, cpu, semaphores, sysv, udp, zeromq};
 
 /// How long a transport waits for a silent peer before it fails: a dead peer must never hang the bench.
 pub const SILENCE: Duration = Duration::from_secs(10);
@@ -224,8 +224,8 @@ impl SpinLimit {
 
     /// One empty turn of the loop.
     pub(crate) fn spin(&mut self) -> io::Result<()> {
-        std::hint::spin_loop();
         self.spins = self.spins.wrapping_add(1);
+        cpu::spin(self.spins);
         if self.spins.is_multiple_of(CHECK_EVERY) {
             let since = *self.since.get_or_insert_with(Instant::now);
             if since.elapsed() > SILENCE {

@@ -10,7 +10,7 @@ use tautline::queue::{self, Receiver, Sender};
 use tautline::stream::{self, Reader, Writer};
 use tautline::{Aperture, Config, Endpoint, Remote, Short, Tripwire};
 use tautline_baseline::content::{Pattern, is_sabotaged};
-use tautline_baseline::cpu::Stopwatch;
+use tautline_baseline::cpu::{self, Stopwatch};
 use tautline_baseline::{Measured, Setup, Side};
 
 use super::case::{Device, Policy, Style};
@@ -225,13 +225,13 @@ impl MemorySide {
 
     fn watch(&mut self, number: u64) -> io::Result<()> {
         // Bounded, in case the other side is gone.
-        for _ in 0..20_000_000_000u64 {
+        for turn in 1..20_000_000_000u64 {
             let word = self.aperture.read_u64(FIRST as u64).map_err(other)?;
             if word != self.seen {
                 self.seen = word;
                 return self.pattern.check_word(number, word);
             }
-            std::hint::spin_loop();
+            cpu::spin(turn as u32);
         }
         Err(io::ErrorKind::TimedOut.into())
     }
@@ -239,11 +239,11 @@ impl MemorySide {
     /// Polls a word of our memory until it is at least this.
     fn poll_word(&self, at: u64, least: u64) -> io::Result<()> {
         // Bounded, in case the other side is gone.
-        for _ in 0..20_000_000_000u64 {
+        for turn in 1..20_000_000_000u64 {
             if self.aperture.read_u64(at).map_err(other)? >= least {
                 return Ok(());
             }
-            std::hint::spin_loop();
+            cpu::spin(turn as u32);
         }
         Err(io::ErrorKind::TimedOut.into())
     }

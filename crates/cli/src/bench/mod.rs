@@ -299,6 +299,7 @@ fn measure(args: &BenchArgs, extent: Extent, signals: &mut Signals) -> Result<Re
         None => args.only.clone(),
     };
     let (paths, mut missing) = paths(args).map(|(paths, why)| (paths, Vec::from_iter(why)))?;
+    cpu::share_single_core()?;
     let cores = cpu::allowed_cores()?;
     let pinned = [cores[0], *cores.get(1).unwrap_or(&cores[0])];
     if cores.len() < 2 {

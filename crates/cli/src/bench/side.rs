@@ -74,6 +74,7 @@ pub fn side(args: &SideArgs) -> Result<ExitCode> {
     if !sys::end_with(args.parent)? {
         return Ok(ExitCode::FAILURE);
     }
+    cpu::share_single_core()?;
     cpu::pin(args.core).with_context(|| format!("cannot run on core {}", args.core))?;
     match args.sabotage {
         Some(Fault::SkipWriting) => content::sabotage(Sabotage::SkipWriting),
