@@ -22,7 +22,7 @@ use crate::sync::{Arc, AtomicU64, Ordering, fence};
 pub const MAX_GROUP_MEMBERS: usize = 64;
 /// The most bytes of a member in one operation.
 #[cfg(not(loom))]
-pub const MAX_GROUP_BYTES: usize = 4096;
+pub const MAX_GROUP_BYTES: usize = 64 << 10;
 #[cfg(loom)]
 pub const MAX_GROUP_BYTES: usize = 64;
 /// Operations of a group have numbers below this one: there are bits for them in each word.
@@ -281,14 +281,14 @@ impl GroupMemory {
         }
     }
 
-    /// Copies the bytes of a member that has entered.
+    /// Copies bytes of a member that has entered, after the first `skip` ones.
     ///
     /// # Panics
-    /// If there is no such member, or more than [`MAX_GROUP_BYTES`] are asked for.
+    /// If there is no such member, or a slot ends before them.
     #[inline]
-    pub fn read(&self, operation: u64, member: usize, bytes: &mut [u8]) {
-        assert!(bytes.len() <= MAX_GROUP_BYTES);
-        self.segment.copy_out(self.slot(operation, member), bytes);
+    pub fn read(&self, operation: u64, member: usize, skip: usize, bytes: &mut [u8]) {
+        assert!(skip <= MAX_GROUP_BYTES && bytes.len() <= MAX_GROUP_BYTES - skip);
+        self.segment.copy_out(self.slot(operation, member) + skip, bytes);
     }
 
     /// Writes the result.

@@ -191,7 +191,7 @@ fn frames_are_records() {
 
 /// Where this process has the memory of groups of three mapped.
 fn group_memory() -> Vec<u64> {
-    const LEN: u64 = 17 * 4096;
+    const LEN: u64 = 257 * 4096;
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let ours = maps.lines().filter(|line| line.contains("memfd:tautline "));
     let ranges = ours.filter_map(|line| {
@@ -219,17 +219,24 @@ fn overwritten_group_memory() {
             job.device = Some(DeviceName::Shm);
             scope.spawn(move || {
                 let ep = Endpoint::builder().join_job(job).unwrap();
-                let world = ep.world().unwrap();
-                let lines = [Kind::Barrier, Kind::Broadcast, Kind::Reduce, Kind::AllReduce].map(|kind| {
-                    Choice { kind, bytes: usize::MAX, members: usize::MAX, algorithm: Algorithm::Shared }
-                });
+                let everywhere =
+                    |kind, algorithm| Choice { kind, bytes: usize::MAX, members: usize::MAX, algorithm };
+                // Groups are made by collectives, which are not to fail: those of this group are messages.
+                let by_messages = Kind::ALL.map(|kind| everywhere(kind, kind.algorithms()[0]));
+                let world = ep.world().unwrap().with_choices(Choices::with(by_messages)).unwrap();
+                let kinds =
+                    Kind::ALL.into_iter().filter(|kind| kind.algorithms().contains(&Algorithm::Shared));
+                let choices = Choices::with(kinds.map(|kind| everywhere(kind, Algorithm::Shared)));
                 for _ in 0..GROUPS {
-                    let group = world.with_choices(Choices::with(lines)).unwrap();
-                    let call = |at: u64| match at % 4 {
+                    let group = world.with_choices(choices.clone()).unwrap();
+                    let call = |at: u64| match at % 7 {
                         0 => group.barrier(),
                         1 => group.all_reduce(&mut [1_u64; 8], Sum),
                         2 => group.broadcast(at as usize % 3, &mut [at; 8]),
-                        _ => group.reduce(at as usize % 3, &mut [at; 8], Sum),
+                        3 => group.reduce(at as usize % 3, &mut [at; 8], Sum),
+                        4 => group.all_gather(&[at; 8], &mut [0; 24]),
+                        5 => group.all_to_all(&[at; 24], &mut [0; 24]),
+                        _ => group.reduce_scatter(&[at; 24], &mut [0; 8], &[8; 3], Sum),
                     };
                     if (0..CALLS).any(|at| call(at).is_err()) {
                         failed.fetch_add(1, Ordering::Relaxed);

@@ -19,7 +19,7 @@ fn enter(job: Job) -> (Endpoint, Group) {
 
 /// A group like another one that uses shared memory wherever it can.
 fn sharing(group: &Group) -> Group {
-    let kinds = [Kind::Barrier, Kind::Broadcast, Kind::Reduce, Kind::AllReduce];
+    let kinds = Kind::ALL.into_iter().filter(|kind| kind.algorithms().contains(&Algorithm::Shared));
     let lines = kinds.map(|kind| Choice {
         kind,
         bytes: usize::MAX,
@@ -37,20 +37,49 @@ fn warm_up(group: &Group) {
 /// of a serial model.
 fn nth(n: usize, me: usize, number: usize) -> (Call, Vec<u8>, Vec<u8>) {
     let mut seed = number as u64;
-    let lens = [2, 8, 300, 1_000, MAX_SHARED_BYTES];
-    let (len, root) = (lens[draw(&mut seed, 5) as usize], draw(&mut seed, n as u64) as usize);
+    // Few are as long as can be: their models take much longer than they do.
+    let long = [MAX_SHARED_BYTES, 4_096];
+    let len = match draw(&mut seed, 25) {
+        0 => long[draw(&mut seed, 2) as usize],
+        at => [2, 8, 300, 1_000][at as usize % 4],
+    };
+    let root = draw(&mut seed, n as u64) as usize;
     let commutes = draw(&mut seed, 2) == 0;
     let with = if commutes { addition() } else { composition() };
     let reduced = || folded(0..n, number, len, if commutes { add } else { compose });
     let at_root = |bytes: Vec<u8>| if me == root { bytes } else { Vec::new() };
-    match draw(&mut seed, 4) {
+    let gathered = |lens: &[usize]| {
+        let parts = lens.iter().enumerate().flat_map(|(member, len)| content(member, number, *len));
+        parts.collect::<Vec<u8>>()
+    };
+    // Of whole elements, which have two bytes.
+    let varied: Vec<usize> = (0..n).map(|member| (member * 7 + number) % 5 * (len / 8) * 2).collect();
+    match draw(&mut seed, 8) {
         0 => (Call::Barrier, vec![], vec![]),
         1 => {
             let bytes = content(root, number, len);
             (Call::Broadcast { root, len }, at_root(bytes.clone()), bytes)
         }
         2 => (Call::Reduce { root, len, with }, content(me, number, len), at_root(reduced())),
-        _ => (Call::AllReduce { len, with }, content(me, number, len), reduced()),
+        3 => (Call::AllReduce { len, with }, content(me, number, len), reduced()),
+        4 => (Call::AllGather { len }, content(me, number, len), gathered(&vec![len; n])),
+        5 => {
+            let (input, output) = (content(me, number, varied[me]), gathered(&varied));
+            (Call::AllGatherVaried { lens: varied }, input, output)
+        }
+        6 => {
+            let part = |from: usize, to: usize| content(from, number * 100 + to, len / n);
+            let input = (0..n).flat_map(|to| part(me, to)).collect();
+            let output = (0..n).flat_map(|from| part(from, me)).collect();
+            (Call::AllToAll { len: len / n }, input, output)
+        }
+        _ => {
+            let all: usize = varied.iter().sum();
+            let skip: usize = varied[..me].iter().sum();
+            let reduced = folded(0..n, number, all, if commutes { add } else { compose });
+            let output = reduced[skip..skip + varied[me]].to_vec();
+            (Call::ReduceScatter { lens: varied, with }, content(me, number, all), output)
+        }
     }
 }
 

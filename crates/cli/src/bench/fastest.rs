@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use tautline::group::{Algorithm, Call, Choice, Choices, Group, Kind, MAX_SHARED_BYTES, Reduction, Sum};
+use tautline::group::{Algorithm, Call, Choice, Choices, Group, Kind, Reduction, Sum};
 use tautline::{DeviceName, Endpoint, Job, Member};
 use tautline_launch::random_key;
 
@@ -113,15 +113,19 @@ fn median(
     Ok(samples[SAMPLES / 2])
 }
 
-/// The collective of some kind and length.
-fn call(kind: Kind, len: usize) -> Call {
+/// The collective of some kind and length, in a group of so many members.
+fn call(kind: Kind, len: usize, members: usize) -> Call {
     match kind {
         Kind::Barrier => Call::Barrier,
         Kind::Broadcast => Call::Broadcast { root: 0, len },
         Kind::Gather => Call::Gather { root: 0, len },
         Kind::Scatter => Call::Scatter { root: 0, len },
         Kind::AllGather => Call::AllGather { len },
+        Kind::AllToAll => Call::AllToAll { len },
         Kind::Reduce => Call::Reduce { root: 0, len, with: Reduction::of::<f64, _>(Sum) },
+        Kind::ReduceScatter => {
+            Call::ReduceScatter { lens: vec![len; members], with: Reduction::of::<f64, _>(Sum) }
+        }
         _ => Call::AllReduce { len, with: Reduction::of::<f64, _>(Sum) },
     }
 }
@@ -129,13 +133,15 @@ fn call(kind: Kind, len: usize) -> Call {
 /// Bytes of the input and the output of a collective at one member.
 fn lens(call: &Call, members: usize, me: usize) -> (usize, usize) {
     let at = |root: usize, len: usize| if me == root { len } else { 0 };
-    match *call {
-        Call::Broadcast { root, len } => (at(root, len), len),
-        Call::Gather { root, len } => (len, at(root, len * members)),
-        Call::Scatter { root, len } => (at(root, len * members), len),
-        Call::AllGather { len } => (len, len * members),
-        Call::Reduce { root, len, .. } => (len, at(root, len)),
-        Call::AllReduce { len, .. } => (len, len),
+    match call {
+        Call::Broadcast { root, len } => (at(*root, *len), *len),
+        Call::Gather { root, len } => (*len, at(*root, len * members)),
+        Call::Scatter { root, len } => (at(*root, len * members), *len),
+        Call::AllGather { len } => (*len, len * members),
+        Call::AllToAll { len } => (len * members, len * members),
+        Call::Reduce { root, len, .. } => (*len, at(*root, *len)),
+        Call::AllReduce { len, .. } => (*len, *len),
+        Call::ReduceScatter { lens, .. } => (lens.iter().sum(), lens[me]),
         _ => (0, 0),
     }
 }
@@ -158,14 +164,14 @@ fn fastest(world: &Group, time: Duration) -> tautline::Result<Vec<Choice>> {
         let groups = groups.collect::<tautline::Result<Vec<(Algorithm, Group)>>>()?;
         let mut chosen: Vec<Choice> = Vec::new();
         for len in TUNED {
-            let call = call(kind, len);
+            let call = call(kind, len, members);
             let (input, output) = lens(&call, members, 0);
             if input.max(output) > 16 << 20 {
                 break;
             }
             let mut best: Option<(f64, Algorithm)> = None;
             for (algorithm, group) in &groups {
-                if *algorithm == Algorithm::Shared && len > MAX_SHARED_BYTES {
+                if *algorithm == Algorithm::Shared && !call.fits_shared_memory(members) {
                     continue;
                 }
                 // The slowest member counts.
@@ -176,9 +182,10 @@ fn fastest(world: &Group, time: Duration) -> tautline::Result<Vec<Choice>> {
                 }
             }
             let Some((_, algorithm)) = best else { continue };
+            let bytes = call.choice(members).map_or(len, |(_, bytes)| bytes);
             match chosen.last_mut().filter(|line| line.algorithm == algorithm) {
-                Some(line) => line.bytes = len,
-                None => chosen.push(Choice { kind, bytes: len, members, algorithm }),
+                Some(line) => line.bytes = bytes,
+                None => chosen.push(Choice { kind, bytes, members, algorithm }),
             }
             if kind == Kind::Barrier {
                 break;

@@ -50,7 +50,7 @@ fn loom_operations_do_not_mix() {
                     thread::yield_now();
                 }
                 let mut got = [0; 8];
-                memory.read(at, 1 - memory.me(), &mut got);
+                memory.read(at, 1 - memory.me(), 0, &mut got);
                 assert_eq!(got, [at as u8 + 1; 8]);
                 memory.leave(at);
             }
@@ -73,7 +73,7 @@ fn loom_one_member_computes() {
             while !memory.has_result(0).unwrap() {
                 if memory.has_all(0).unwrap() && memory.claim(0).unwrap() {
                     let mut got = [0; 8];
-                    memory.read(0, 1 - memory.me(), &mut got);
+                    memory.read(0, 1 - memory.me(), 0, &mut got);
                     assert_eq!(got, [3; 8]);
                     memory.publish(0, &[9; 8]);
                     computed = true;

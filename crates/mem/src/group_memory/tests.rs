@@ -63,7 +63,7 @@ fn operate(memory: &GroupMemory, at: u64) {
             wait(memory, Awaited::Entered(at));
             assert_eq!(memory.has_all(at), Ok(true));
             for member in 0..n {
-                memory.read(at, member, &mut got);
+                memory.read(at, member, 0, &mut got);
                 assert_eq!(got, bytes_of(at, member));
             }
         }
@@ -74,7 +74,7 @@ fn operate(memory: &GroupMemory, at: u64) {
             while !memory.has_result(at).unwrap() {
                 wait(memory, Awaited::Result(at));
                 if memory.has_all(at).unwrap() && memory.claim(at).unwrap() {
-                    memory.read(at, root, &mut got);
+                    memory.read(at, root, 0, &mut got);
                     memory.publish(at, &got);
                 }
             }
@@ -101,7 +101,7 @@ fn operate(memory: &GroupMemory, at: u64) {
                 wait(memory, Awaited::Operands(at));
                 assert_eq!(memory.has_all(at), Ok(true));
                 for member in 0..n {
-                    memory.read(at, member, &mut got);
+                    memory.read(at, member, 0, &mut got);
                     assert_eq!(got, bytes_of(at, member));
                 }
             }

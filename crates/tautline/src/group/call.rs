@@ -6,7 +6,7 @@ use super::algorithms::{
     all_gather, all_reduce, all_to_all, barrier, broadcast, gather, reduce, reduce_scatter, scan, scatter,
 };
 use super::choice::{Algorithm, Choices, Kind};
-use super::plan::{Draft, Plan, Shared};
+use super::plan::{Draft, Plan, Shared, SharedKind};
 use super::reduction::Reduction;
 use crate::error::{Error, Result};
 
@@ -209,25 +209,62 @@ impl Call {
         Some(Shape { kind, root, len, reduction })
     }
 
-    /// What it is through shared memory, if that is chosen.
-    fn shared(&self, members: usize, choices: &Choices) -> Option<Shared> {
-        let (kind, len, shared) = match *self {
-            Call::Barrier => (Kind::Barrier, 0, Shared::Barrier),
-            Call::Broadcast { root, len } => (Kind::Broadcast, len, Shared::Broadcast { root }),
-            Call::Reduce { root, len, .. } => (Kind::Reduce, len, Shared::Reduce { root }),
-            Call::AllReduce { len, .. } => (Kind::AllReduce, len, Shared::AllReduce),
+    /// What a table of choices decides by, in a group of `members`: the kind of collective, and bytes. None
+    /// if there is no choice.
+    pub fn choice(&self, members: usize) -> Option<(Kind, usize)> {
+        Some(match self {
+            Call::Barrier => (Kind::Barrier, 0),
+            Call::Broadcast { len, .. } => (Kind::Broadcast, *len),
+            Call::Gather { len, .. } => (Kind::Gather, *len),
+            Call::Scatter { len, .. } => (Kind::Scatter, *len),
+            Call::AllGather { len } => (Kind::AllGather, len.saturating_mul(members)),
+            Call::AllGatherVaried { lens } => (Kind::AllGather, total(lens)),
+            Call::AllToAll { len } => (Kind::AllToAll, *len),
+            Call::Reduce { len, .. } => (Kind::Reduce, *len),
+            Call::AllReduce { len, .. } => (Kind::AllReduce, *len),
+            Call::ReduceScatter { lens, .. } => (Kind::ReduceScatter, total(lens)),
             _ => return None,
+        })
+    }
+
+    /// Whether it can go through memory that `members` share.
+    pub fn fits_shared_memory(&self, members: usize) -> bool {
+        // The most bytes that a member has for others. Where they have none, nobody need wait.
+        let slot = match self {
+            Call::Barrier => return members <= MAX_GROUP_MEMBERS,
+            Call::Broadcast { len, .. } | Call::Reduce { len, .. } => *len,
+            Call::AllReduce { len, .. } | Call::AllGather { len } => *len,
+            Call::AllGatherVaried { lens } => lens.iter().copied().max().unwrap_or(0),
+            Call::AllToAll { len } => len.saturating_mul(members),
+            Call::ReduceScatter { lens, .. } => total(lens),
+            _ => return false,
         };
-        let possible = (2..=MAX_GROUP_MEMBERS).contains(&members) && len <= MAX_GROUP_BYTES;
-        // Nothing need be waited for if there are no bytes.
-        let possible = possible && (len > 0 || kind == Kind::Barrier);
-        (possible && choices.algorithm(kind, len, members) == Algorithm::Shared).then_some(shared)
+        members <= MAX_GROUP_MEMBERS && (1..=MAX_GROUP_BYTES).contains(&slot)
+    }
+
+    /// What it is through shared memory, if that is chosen.
+    fn shared(&self, me: usize, members: usize, choices: &Choices) -> Option<Shared> {
+        let (kind, bytes) = self.choice(members)?;
+        let chosen = choices.algorithm(kind, bytes, members) == Algorithm::Shared;
+        if members < 2 || !chosen || !self.fits_shared_memory(members) {
+            return None;
+        }
+        let kind = match self {
+            Call::Broadcast { root, .. } => SharedKind::Broadcast { root: *root },
+            Call::Reduce { root, .. } => SharedKind::Reduce { root: *root },
+            Call::AllReduce { .. } => SharedKind::AllReduce,
+            Call::AllGather { .. } | Call::AllGatherVaried { .. } => SharedKind::AllGather,
+            Call::AllToAll { len } => SharedKind::AllToAll { skip: me * len },
+            Call::ReduceScatter { lens, .. } => SharedKind::ReduceScatter { skip: total(&lens[..me]) },
+            _ => SharedKind::Barrier,
+        };
+        Some(Shared { kind, bytes })
     }
 
     fn write(&self, draft: &mut Draft, choices: &Choices) {
         let members = draft.members;
-        let choose = |kind, bytes| choices.algorithm(kind, bytes, members);
-        draft.plan.shared = self.shared(members, choices);
+        let choose = |kind, bytes| choices.by_messages(kind, bytes, members);
+        draft.plan.shared = self.shared(draft.me, members, choices);
         match self {
             Call::Barrier => barrier::dissemination(draft),
             Call::Broadcast { root, len } => match choose(Kind::Broadcast, *len) {
@@ -294,8 +331,12 @@ pub(super) struct Shape {
     reduction: (usize, bool),
 }
 
+fn total(lens: &[usize]) -> usize {
+    lens.iter().fold(0, |sum: usize, len| sum.saturating_add(*len))
+}
+
 fn write_all_gather(draft: &mut Draft, lens: &[usize], choices: &Choices) {
-    match choices.algorithm(Kind::AllGather, lens.iter().sum(), draft.members) {
+    match choices.by_messages(Kind::AllGather, lens.iter().sum(), draft.members) {
         Algorithm::Ring => all_gather::ring(draft, lens),
         _ => all_gather::bruck(draft, lens),
     }

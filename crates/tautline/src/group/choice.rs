@@ -29,14 +29,19 @@ pub enum Kind {
     Reduce,
     /// [`super::Call::AllReduce`]
     AllReduce,
+    /// [`super::Call::AllToAll`], by the bytes of a part.
+    AllToAll,
+    /// [`super::Call::ReduceScatter`], by the bytes of all parts.
+    ReduceScatter,
 }
 
 /// An algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
-    /// Memory that all members share, if they are processes of one host, at most 64, and the collective has
-    /// at most 4 KiB: barrier, broadcast, reduce, all-reduce. Otherwise the algorithm for short messages.
+    /// Memory that all members share, if they are processes of one host, at most 64, and no member has more
+    /// than 64 KiB for the others: barrier, broadcast, all-gather, reduce, all-reduce, all-to-all,
+    /// reduce-scatter. Otherwise the next line of the table that applies decides.
     Shared,
     /// Log2(n) rounds of signals: barrier.
     Dissemination,
@@ -54,11 +59,15 @@ pub enum Algorithm {
     RecursiveDoubling,
     /// Recursive halving, then doubling: all-reduce of commutative operations.
     HalvingDoubling,
+    /// A message to each other member, to several at a time: all-to-all.
+    Pairwise,
+    /// A message to each other member, all at once: reduce-scatter.
+    Direct,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 7] = [
+    pub const ALL: [Kind; 9] = [
         Kind::Barrier,
         Kind::Broadcast,
         Kind::Gather,
@@ -66,6 +75,8 @@ impl Kind {
         Kind::AllGather,
         Kind::Reduce,
         Kind::AllReduce,
+        Kind::AllToAll,
+        Kind::ReduceScatter,
     ];
 
     /// The name in a table.
@@ -78,6 +89,8 @@ impl Kind {
             Kind::AllGather => "all-gather",
             Kind::Reduce => "reduce",
             Kind::AllReduce => "all-reduce",
+            Kind::AllToAll => "all-to-all",
+            Kind::ReduceScatter => "reduce-scatter",
         }
     }
 
@@ -87,7 +100,7 @@ impl Kind {
             Kind::Barrier => &[Algorithm::Dissemination, Algorithm::Shared],
             Kind::Broadcast => &[Algorithm::Binomial, Algorithm::ScatterAllGather, Algorithm::Shared],
             Kind::Gather | Kind::Scatter => &[Algorithm::Binomial, Algorithm::Linear],
-            Kind::AllGather => &[Algorithm::Bruck, Algorithm::Ring],
+            Kind::AllGather => &[Algorithm::Bruck, Algorithm::Ring, Algorithm::Shared],
             Kind::Reduce => &[Algorithm::Binomial, Algorithm::Shared],
             Kind::AllReduce => &[
                 Algorithm::RecursiveDoubling,
@@ -95,6 +108,8 @@ impl Kind {
                 Algorithm::Ring,
                 Algorithm::Shared,
             ],
+            Kind::AllToAll => &[Algorithm::Pairwise, Algorithm::Shared],
+            Kind::ReduceScatter => &[Algorithm::Direct, Algorithm::Shared],
         }
     }
 }
@@ -112,6 +127,8 @@ impl Algorithm {
             Algorithm::Ring => "ring",
             Algorithm::RecursiveDoubling => "recursive-doubling",
             Algorithm::HalvingDoubling => "halving-doubling",
+            Algorithm::Pairwise => "pairwise",
+            Algorithm::Direct => "direct",
         }
     }
 }
@@ -166,6 +183,7 @@ const fn choice(kind: Kind, bytes: usize, members: usize, algorithm: Algorithm) 
 /// The table that groups start with.
 pub const DEFAULT_CHOICES: &[Choice] = &[
     choice(Kind::Barrier, ALL, ALL, Algorithm::Shared),
+    choice(Kind::Barrier, ALL, ALL, Algorithm::Dissemination),
     choice(Kind::Broadcast, 64 << 10, ALL, Algorithm::Binomial),
     choice(Kind::Broadcast, ALL, 3, Algorithm::Binomial),
     choice(Kind::Broadcast, ALL, ALL, Algorithm::ScatterAllGather),
@@ -173,6 +191,7 @@ pub const DEFAULT_CHOICES: &[Choice] = &[
     choice(Kind::Gather, ALL, ALL, Algorithm::Linear),
     choice(Kind::Scatter, 16 << 10, ALL, Algorithm::Binomial),
     choice(Kind::Scatter, ALL, ALL, Algorithm::Linear),
+    choice(Kind::AllGather, 256 << 10, ALL, Algorithm::Shared),
     choice(Kind::AllGather, 64 << 10, ALL, Algorithm::Bruck),
     choice(Kind::AllGather, ALL, ALL, Algorithm::Ring),
     choice(Kind::Reduce, ALL, ALL, Algorithm::Binomial),
@@ -181,6 +200,10 @@ pub const DEFAULT_CHOICES: &[Choice] = &[
     choice(Kind::AllReduce, ALL, 2, Algorithm::HalvingDoubling),
     choice(Kind::AllReduce, 256 << 10, ALL, Algorithm::HalvingDoubling),
     choice(Kind::AllReduce, ALL, ALL, Algorithm::Ring),
+    choice(Kind::AllToAll, ALL, ALL, Algorithm::Shared),
+    choice(Kind::AllToAll, ALL, ALL, Algorithm::Pairwise),
+    choice(Kind::ReduceScatter, ALL, ALL, Algorithm::Shared),
+    choice(Kind::ReduceScatter, ALL, ALL, Algorithm::Direct),
 ];
 
 /// A table of choices. The first line that applies decides.
@@ -219,11 +242,36 @@ impl Choices {
         let applies = |line: &&Choice| line.kind == kind && bytes <= line.bytes && members <= line.members;
         self.0.iter().find(applies).map_or(Algorithm::Binomial, |line| line.algorithm)
     }
+
+    /// What is chosen among the algorithms that send messages.
+    pub(super) fn by_messages(&self, kind: Kind, bytes: usize, members: usize) -> Algorithm {
+        let applies = |line: &&Choice| {
+            let fits = bytes <= line.bytes && members <= line.members;
+            line.kind == kind && fits && line.algorithm != Algorithm::Shared
+        };
+        self.0.iter().find(applies).map_or(Algorithm::Binomial, |line| line.algorithm)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Where memory cannot be shared, the first line with another algorithm decides.
+    #[test]
+    fn lines_by_messages() {
+        let choices = Choices::with([choice(Kind::AllGather, ALL, ALL, Algorithm::Shared)]);
+        for (kind, bytes, algorithm) in [
+            (Kind::AllGather, 64 << 10, Algorithm::Bruck),
+            (Kind::AllGather, 1 << 20, Algorithm::Ring),
+            (Kind::AllReduce, 8, Algorithm::RecursiveDoubling),
+            (Kind::AllToAll, 8, Algorithm::Pairwise),
+        ] {
+            assert_eq!(choices.by_messages(kind, bytes, 4), algorithm, "{kind:?} of {bytes}");
+        }
+        let every = |kind: &Kind| choices.by_messages(*kind, ALL, ALL) != Algorithm::Shared;
+        assert!(Kind::ALL.iter().all(every));
+    }
 
     #[test]
     fn lines_survive_text() {

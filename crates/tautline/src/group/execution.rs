@@ -116,14 +116,11 @@ impl Execution {
 fn advance_shared(run: &mut Run, wires: Wires<'_>, board: &Board, shared: &mut SharedOp) -> Result<bool> {
     let plan = run.plan();
     let Some(call) = plan.shared else { return Ok(true) };
-    if !shared.has_entered() {
-        let len = plan.output.first().or(plan.input.first()).map_or(0, |block| plan.sizes[*block as usize]);
-        if !shared.enter(wires, board, (call, len), run.input())? {
-            return Ok(false);
-        }
+    if !shared.has_entered() && !shared.enter(wires, board, call, run.input())? {
+        return Ok(false);
     }
     let mut output = run.take_output();
-    let done = shared.finish(wires, board, (call, run.reduction()), &mut output);
+    let done = shared.finish(wires, board, (call, run.plan(), run.reduction()), &mut output);
     run.put_output(output);
     done
 }

@@ -29,25 +29,49 @@ pub(super) enum Into {
     Upper,
 }
 
+/// What a member does in a collective through shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shared {
+    pub(super) kind: SharedKind,
+    /// The bytes of the call: the same at all members.
+    pub(super) bytes: usize,
+}
+
 /// A collective that can go through shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shared {
+pub(super) enum SharedKind {
     Barrier,
-    Broadcast { root: usize },
-    Reduce { root: usize },
+    Broadcast {
+        root: usize,
+    },
+    Reduce {
+        root: usize,
+    },
     AllReduce,
+    AllGather,
+    /// This member's output is what follows the first `skip` bytes of each input.
+    AllToAll {
+        skip: usize,
+    },
+    /// This member's part follows the first `skip` bytes of each input.
+    ReduceScatter {
+        skip: usize,
+    },
 }
 
 impl Shared {
     /// A number that is the same at members whose calls agree, and most likely not at others.
-    pub(super) fn signature(self, len: usize) -> u16 {
-        let (kind, root) = match self {
-            Shared::Barrier => (0, 0),
-            Shared::Broadcast { root } => (1, root),
-            Shared::Reduce { root } => (2, root),
-            Shared::AllReduce => (3, 0),
+    pub(super) fn signature(self) -> u16 {
+        let (kind, root) = match self.kind {
+            SharedKind::Barrier => (0, 0),
+            SharedKind::Broadcast { root } => (1, root),
+            SharedKind::Reduce { root } => (2, root),
+            SharedKind::AllReduce => (3, 0),
+            SharedKind::AllGather => (4, 0),
+            SharedKind::AllToAll { .. } => (5, 0),
+            SharedKind::ReduceScatter { .. } => (6, 0),
         };
-        let call = (len as u64) << 16 | (root as u64) << 2 | kind;
+        let call = (self.bytes as u64) << 16 | (root as u64) << 3 | kind;
         (call.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 48) as u16
     }
 }
@@ -62,8 +86,7 @@ pub(super) struct Plan {
     /// The blocks that make the member's output, in order.
     pub(super) output: Vec<Block>,
     pub(super) steps: Vec<Step>,
-    /// What it is through shared memory, if the group has some and the table chooses it. Input and output
-    /// are then one block each, or none.
+    /// What it is through shared memory, if the group has some and the table chooses it.
     pub(super) shared: Option<Shared>,
 }
 

@@ -51,6 +51,8 @@ pub(super) type Planned = (Arc<Plan>, Option<Reduction>);
 pub(super) struct Run {
     plan: Arc<Plan>,
     reduction: Option<Reduction>,
+    /// The input as it was given, until the first step; or the output of shared memory.
+    whole: Option<Vec<u8>>,
     blocks: Vec<Data>,
     /// The next step.
     at: usize,
@@ -72,36 +74,51 @@ impl Run {
     /// Begins with the member's input.
     pub(super) fn new(plan: Planned, input: Vec<u8>) -> Result<Run> {
         check_input(&plan.0, input.len())?;
-        if let [only] = plan.0.input[..] {
-            let mut run = Run::empty(plan);
-            run.blocks[only as usize] = Data::Own(input);
-            return Ok(run);
-        }
-        Run::copied(plan, &input)
+        let mut run = Run::empty(plan);
+        run.whole = Some(input);
+        Ok(run)
     }
 
     /// As [`Run::new`], with a copy of the input.
     pub(super) fn copied(plan: Planned, input: &[u8]) -> Result<Run> {
+        if plan.0.shared.is_some() {
+            return Run::new(plan, input.to_vec());
+        }
         check_input(&plan.0, input.len())?;
         let mut run = Run::empty(plan);
-        let Run { plan, blocks, .. } = &mut run;
-        let mut rest = input;
-        for block in &plan.input {
-            let (bytes, after) = rest.split_at(plan.sizes[*block as usize]);
-            blocks[*block as usize] = Data::Own(bytes.to_vec());
-            rest = after;
-        }
+        run.cut(input);
         Ok(run)
     }
 
     fn empty((plan, reduction): Planned) -> Run {
-        let blocks = plan.sizes.iter().map(|_| Data::Absent).collect();
-        Run { plan, reduction, blocks, at: 0, receives: Vec::new(), sends: Vec::new() }
+        let (whole, blocks) = (None, Vec::new());
+        Run { plan, reduction, whole, blocks, at: 0, receives: Vec::new(), sends: Vec::new() }
+    }
+
+    /// Copies the input to its blocks.
+    fn cut(&mut self, input: &[u8]) {
+        let plan = &*self.plan;
+        self.blocks = absent(plan);
+        let mut rest = input;
+        for block in &plan.input {
+            let (bytes, after) = rest.split_at(plan.sizes[*block as usize]);
+            self.blocks[*block as usize] = Data::Own(bytes.to_vec());
+            rest = after;
+        }
     }
 
     /// Does all that can be done now. True if that was all.
     pub(super) fn advance(&mut self, wires: Wires<'_>) -> Result<bool> {
         let plan = self.plan.clone();
+        if let Some(input) = self.whole.take() {
+            match plan.input[..] {
+                [only] => {
+                    self.blocks = absent(&plan);
+                    self.blocks[only as usize] = Data::Own(input);
+                }
+                _ => self.cut(&input),
+            }
+        }
         loop {
             match plan.steps.get(self.at) {
                 Some(Step::Send { to, blocks }) => self.send(wires, *to, blocks)?,
@@ -241,6 +258,9 @@ impl Run {
 
     /// The output, once all steps are done.
     pub(super) fn into_output(mut self) -> Vec<u8> {
+        if let Some(output) = self.whole {
+            return output;
+        }
         if let [only] = self.plan.output[..] {
             return std::mem::replace(&mut self.blocks[only as usize], Data::Absent).into_vec();
         }
@@ -259,23 +279,21 @@ impl Run {
         self.reduction.as_ref()
     }
 
-    /// The input, if it is one block.
+    /// The input, before the first step.
     pub(super) fn input(&self) -> &[u8] {
-        self.plan.input.first().map_or(&[], |block| self.blocks[*block as usize].bytes())
+        self.whole.as_deref().unwrap_or_default()
     }
 
-    /// Takes room for the output out, if that is one block. [`Run::put_output`] puts it back.
+    /// Takes room for the output out, instead of steps: the input, which is not needed any longer, with the
+    /// length of the output. [`Run::put_output`] puts it back.
     pub(super) fn take_output(&mut self) -> Vec<u8> {
-        let Some(block) = self.plan.output.first().map(|block| *block as usize) else { return Vec::new() };
-        let mut output = std::mem::replace(&mut self.blocks[block], Data::Absent).into_vec();
-        output.resize(self.plan.sizes[block], 0);
+        let mut output = self.whole.take().unwrap_or_default();
+        output.resize(self.plan.output_len(), 0);
         output
     }
 
     pub(super) fn put_output(&mut self, output: Vec<u8>) {
-        if let Some(block) = self.plan.output.first() {
-            self.blocks[*block as usize] = Data::Own(output);
-        }
+        self.whole = Some(output);
     }
 
     /// Bytes of the output.
@@ -285,6 +303,9 @@ impl Run {
 
     /// Copies the output, once all steps are done.
     pub(super) fn copy_output(&self, output: &mut [u8]) {
+        if let Some(whole) = &self.whole {
+            return output.copy_from_slice(whole);
+        }
         let mut at = 0;
         for block in &self.plan.output {
             let bytes = self.blocks[*block as usize].bytes();
@@ -292,6 +313,10 @@ impl Run {
             at += bytes.len();
         }
     }
+}
+
+fn absent(plan: &Plan) -> Vec<Data> {
+    plan.sizes.iter().map(|_| Data::Absent).collect()
 }
 
 fn check_input(plan: &Plan, len: usize) -> Result<()> {

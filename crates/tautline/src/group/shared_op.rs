@@ -3,7 +3,7 @@
 
 use tautline_node::{Asleep, Awaited, GroupFault, GroupMemory, GroupWaitId, TagRequest};
 
-use super::plan::Shared;
+use super::plan::{Plan, Shared, SharedKind};
 use super::reduction::Reduction;
 use super::run::{Wires, mismatch};
 use super::sharing::Board;
@@ -103,7 +103,7 @@ impl SharedOp {
         &mut self,
         wires: Wires<'_>,
         board: &Board,
-        (call, len): (Shared, usize),
+        call: Shared,
         input: &[u8],
     ) -> Result<bool> {
         let (memory, number) = (&*board.memory, self.number);
@@ -114,12 +114,12 @@ impl SharedOp {
         if !memory.has_room(number) {
             return self.wait_for(board, Awaited::Room(number));
         }
-        if let Shared::Reduce { .. } | Shared::AllReduce = call {
+        if !matches!(call.kind, SharedKind::Barrier | SharedKind::Broadcast { .. }) {
             memory.contribute(number, input);
         }
-        memory.enter(number, call.signature(len));
+        memory.enter(number, call.signature());
         self.entered = true;
-        if call == (Shared::Broadcast { root: wires.me }) {
+        if call.kind == (SharedKind::Broadcast { root: wires.me }) {
             memory.publish(number, input);
         }
         board.wake(wires.members, Asleep::ForAny)?;
@@ -131,42 +131,47 @@ impl SharedOp {
         &mut self,
         wires: Wires<'_>,
         board: &Board,
-        (call, reduction): (Shared, Option<&Reduction>),
+        (call, plan, reduction): (Shared, &Plan, Option<&Reduction>),
         output: &mut [u8],
     ) -> Result<bool> {
         let (memory, number) = (&*board.memory, self.number);
         let mut wakes = true;
-        match call {
-            Shared::Broadcast { root } if root == wires.me => {}
-            Shared::Broadcast { root } => {
+        match call.kind {
+            SharedKind::Broadcast { root } if root == wires.me => {}
+            SharedKind::Broadcast { root } => {
                 if !memory.has_result(number).map_err(fault)? {
                     return self.wait_for(board, Awaited::From(number, root));
                 }
                 memory.check_call(number, root).map_err(fault)?;
                 memory.result(number, output);
             }
-            Shared::Reduce { root } if root != wires.me => {
+            SharedKind::Reduce { root } if root != wires.me => {
                 wakes = memory.has_all(number).map_err(fault)?;
             }
-            Shared::AllReduce if memory.members() > EACH_COMPUTES => {
+            SharedKind::AllReduce if memory.members() > EACH_COMPUTES => {
                 if memory.has_result(number).map_err(fault)? {
                     memory.result(number, output);
                 } else if !memory.has_all(number).map_err(fault)? {
                     return self.wait_for(board, Awaited::Result(number));
                 } else if memory.claim(number).map_err(fault)? {
-                    fold(memory, number, reduction, output);
+                    fold(memory, (number, 0), reduction, output);
                     memory.publish(number, output);
                 } else {
                     return self.wait_for(board, Awaited::Published(number));
                 }
             }
-            Shared::Barrier | Shared::Reduce { .. } | Shared::AllReduce => {
+            kind => {
                 if !memory.has_all(number).map_err(fault)? {
-                    let alone = matches!(call, Shared::Reduce { .. });
+                    let alone = matches!(kind, SharedKind::Reduce { .. });
                     let awaited = if alone { Awaited::Operands(number) } else { Awaited::Entered(number) };
                     return self.wait_for(board, awaited);
                 }
-                fold(memory, number, reduction, output);
+                match kind {
+                    SharedKind::AllGather => read_parts(memory, (number, 0), plan, output),
+                    SharedKind::AllToAll { skip } => read_parts(memory, (number, skip), plan, output),
+                    SharedKind::ReduceScatter { skip } => fold(memory, (number, skip), reduction, output),
+                    _ => fold(memory, (number, 0), reduction, output),
+                }
             }
         }
         (self.awaited, self.wait) = (None, None);
@@ -178,11 +183,27 @@ impl SharedOp {
     }
 }
 
-/// Reduces the operands of all members, in their order (G-5). The same at every member.
-fn fold(memory: &GroupMemory, number: u64, reduction: Option<&Reduction>, result: &mut [u8]) {
+/// Copies a part from the slot of each member. The parts are the blocks of the plan's output.
+fn read_parts(memory: &GroupMemory, (number, skip): (u64, usize), plan: &Plan, output: &mut [u8]) {
+    let mut rest = output;
+    for (member, block) in plan.output.iter().enumerate() {
+        let (part, after) = rest.split_at_mut(plan.sizes[*block as usize]);
+        memory.read(number, member, skip, part);
+        rest = after;
+    }
+}
+
+/// Reduces the operands of all members, in their order (G-5): the same at every member that has the same
+/// part.
+fn fold(
+    memory: &GroupMemory,
+    (number, skip): (u64, usize),
+    reduction: Option<&Reduction>,
+    result: &mut [u8],
+) {
     let Some(reduction) = reduction else { return };
     let last = memory.members() - 1;
-    memory.read(number, last, result);
+    memory.read(number, last, skip, result);
     let (mut short, mut long) = (Short([0; SHORT]), Vec::new());
     let lower = match short.0.get_mut(..result.len()) {
         Some(short) => short,
@@ -192,7 +213,7 @@ fn fold(memory: &GroupMemory, number: u64, reduction: Option<&Reduction>, result
         }
     };
     for member in (0..last).rev() {
-        memory.read(number, member, lower);
+        memory.read(number, member, skip, lower);
         reduction.apply(lower, result);
     }
 }
