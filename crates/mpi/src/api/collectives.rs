@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use tautline::group::Call;
 
-use super::plans::{Plan, blocks, data, in_place, lens, mixed, rooted, varied};
+use super::plans::{Plan, block, blocks, data, in_place, joined, lens, mixed, rooted, varied};
 use super::{Ptr, inter};
 use crate::constants as c;
 use crate::error::{Result, ensure};
@@ -109,10 +109,11 @@ unsafe fn plan_gather(
         let call = Call::Gather { root, len: own.size() as usize };
         return Ok(Plan::new(&object, call, vec![own], Vec::new()));
     }
-    let output = blocks((recvbuf, recvcount, recvtype), object.size())?;
-    let own = if in_place(sendbuf) { output[root].clone() } else { data((sendbuf, sendcount, sendtype))? };
-    let call = Call::Gather { root, len: output[root].size() as usize };
-    Ok(Plan::new(&object, call, vec![own], output))
+    let received = (recvbuf, recvcount, recvtype);
+    let (output, part) = (joined(received, object.size())?, block(received, root)?);
+    let call = Call::Gather { root, len: part.size() as usize };
+    let own = if in_place(sendbuf) { part } else { data((sendbuf, sendcount, sendtype))? };
+    Ok(Plan::new(&object, call, vec![own], vec![output]))
 }
 
 unsafe fn plan_gatherv(
@@ -166,10 +167,10 @@ unsafe fn plan_scatter(
         let call = Call::Scatter { root, len: own.size() as usize };
         return Ok(Plan::new(&object, call, Vec::new(), vec![own]));
     }
-    let input = blocks((sendbuf, sendcount, sendtype), object.size())?;
+    let sent = (sendbuf, sendcount, sendtype);
     let output = if in_place(recvbuf) { Vec::new() } else { vec![data((recvbuf, recvcount, recvtype))?] };
-    let call = Call::Scatter { root, len: input[root].size() as usize };
-    Ok(Plan::new(&object, call, input, output))
+    let call = Call::Scatter { root, len: block(sent, root)?.size() as usize };
+    Ok(Plan::new(&object, call, vec![joined(sent, object.size())?], output))
 }
 
 unsafe fn plan_scatterv(
@@ -215,13 +216,14 @@ unsafe fn plan_allgather(
     if let Some(inter) = inter::of(&object) {
         return inter.allgather((sendbuf, sendcount, sendtype), (recvbuf, recvcount, recvtype));
     }
-    let output = blocks((recvbuf, recvcount, recvtype), object.size())?;
+    let received = (recvbuf, recvcount, recvtype);
+    let output = joined(received, object.size())?;
     let own = match in_place(sendbuf) {
-        true => output[object.rank as usize].clone(),
+        true => block(received, object.rank as usize)?,
         false => data((sendbuf, sendcount, sendtype))?,
     };
     let call = Call::AllGather { len: own.size() as usize };
-    Ok(Plan::new(&object, call, vec![own], output))
+    Ok(Plan::new(&object, call, vec![own], vec![output]))
 }
 
 unsafe fn plan_allgatherv(
@@ -262,16 +264,17 @@ unsafe fn plan_alltoall(
     if let Some(inter) = inter::of(&object) {
         return inter.alltoall((sendbuf, sendcount, sendtype), (recvbuf, recvcount, recvtype));
     }
-    let output = blocks((recvbuf, recvcount, recvtype), object.size())?;
+    let size = object.size();
+    let output = joined((recvbuf, recvcount, recvtype), size)?;
     let input = match in_place(sendbuf) {
         true => output.clone(),
-        false => blocks((sendbuf, sendcount, sendtype), object.size())?,
+        false => joined((sendbuf, sendcount, sendtype), size)?,
     };
-    let len = input[0].size() as usize;
-    ensure(len as u64 == output[0].size(), c::ERR_TRUNCATE, || {
-        format!("{len} bytes are sent to each rank, and {} received", output[0].size())
+    let [len, received] = [&input, &output].map(|message| message.size() as usize / size);
+    ensure(len == received, c::ERR_TRUNCATE, || {
+        format!("{len} bytes are sent to each rank, and {received} received")
     })?;
-    Ok(Plan::new(&object, Call::AllToAll { len }, input, output))
+    Ok(Plan::new(&object, Call::AllToAll { len }, vec![input], vec![output]))
 }
 
 unsafe fn plan_alltoallv(

@@ -24,8 +24,40 @@ pub(super) struct Plan {
     call: Call,
     /// What this member gives, packed one after the other.
     input: Vec<Message>,
-    /// What is done with the bytes that it gets.
-    finish: Finish,
+    output: Output,
+}
+
+/// What is done with the bytes that this member gets.
+enum Output {
+    /// They go to memory of the program, one message after the other.
+    Memory(Vec<Message>),
+    Function(Finish),
+}
+
+impl Output {
+    /// Takes the bytes.
+    fn take(&self, bytes: &[u8]) -> Result<()> {
+        match self {
+            Output::Memory(messages) => {
+                let mut at = 0;
+                for message in messages {
+                    let end = bytes.len().min(at + message.size() as usize);
+                    // SAFETY: the program leaves the memory alone until the collective is complete.
+                    unsafe { message.unpack(0, &bytes[at..end]) };
+                    at = end;
+                }
+                Ok(())
+            }
+            Output::Function(finish) => finish(bytes),
+        }
+    }
+
+    fn into_finish(self) -> Finish {
+        match self {
+            Output::Memory(_) => Arc::new(move |bytes: &[u8]| self.take(bytes)),
+            Output::Function(finish) => finish,
+        }
+    }
 }
 
 impl Plan {
@@ -36,17 +68,7 @@ impl Plan {
         input: Vec<Message>,
         output: Vec<Message>,
     ) -> Plan {
-        let finish = move |bytes: &[u8]| {
-            let mut at = 0;
-            for message in &output {
-                let end = bytes.len().min(at + message.size() as usize);
-                // SAFETY: the program leaves the memory alone until the collective is complete.
-                unsafe { message.unpack(0, &bytes[at..end]) };
-                at = end;
-            }
-            Ok(())
-        };
-        Plan::with_finish(comm, call, input, Arc::new(finish))
+        Plan { comm: Arc::clone(comm), call, input, output: Output::Memory(output) }
     }
 
     /// A collective whose output is given to `finish`.
@@ -56,7 +78,27 @@ impl Plan {
         input: Vec<Message>,
         finish: Finish,
     ) -> Plan {
-        Plan { comm: Arc::clone(comm), call, input, finish }
+        Plan { comm: Arc::clone(comm), call, input, output: Output::Function(finish) }
+    }
+
+    /// Bytes of the output, of collectives that programs use most.
+    fn output_len(&self) -> Option<usize> {
+        match &self.call {
+            Call::Broadcast { len, .. } | Call::Reduce { len, .. } => Some(*len),
+            Call::AllReduce { len, .. } | Call::Scan { len, .. } => Some(*len),
+            Call::AllGather { len } | Call::AllToAll { len } => len.checked_mul(self.comm.size()),
+            _ => None,
+        }
+    }
+
+    /// Where the output goes if it need not be unpacked there, and `input` is other memory.
+    fn direct_output(&self, input: &[u8]) -> Option<(*mut u8, usize)> {
+        let Output::Memory(messages) = &self.output else { return None };
+        let [one] = &messages[..] else { return None };
+        let (at, len) = (one.contiguous()?, one.size() as usize);
+        let given = input.as_ptr_range();
+        let is_other = at.addr() >= given.end.addr() || at.addr() + len <= given.start.addr();
+        (len > 0 && is_other && self.output_len() == Some(len)).then_some((at, len))
     }
 
     /// The packed input.
@@ -75,22 +117,33 @@ impl Plan {
     /// Carries it out.
     pub(super) fn run(self) -> Result<()> {
         let group = self.comm.group()?;
-        let output = match &self.input[..] {
+        let packed;
+        let input = match &self.input[..] {
+            [] => &[],
             [one] if one.size() > 0 && one.contiguous().is_some() => {
                 let at = one.contiguous().unwrap_or(std::ptr::null_mut());
                 // SAFETY: the program does not change the memory until the collective is complete.
-                group.run(&self.call, unsafe { std::slice::from_raw_parts(at, one.size() as usize) })
+                unsafe { std::slice::from_raw_parts(at, one.size() as usize) }
             }
-            list => group.run(&self.call, &Plan::bytes(list)),
+            list => {
+                packed = Plan::bytes(list);
+                &packed[..]
+            }
         };
-        (self.finish)(&output.map_err(failure)?)
+        if let Some((at, len)) = self.direct_output(input) {
+            // SAFETY: the program leaves the memory alone until the collective is complete, and it is not
+            // that of the input.
+            let output = unsafe { std::slice::from_raw_parts_mut(at, len) };
+            return group.run_into(&self.call, input, output).map_err(failure);
+        }
+        self.output.take(&group.run(&self.call, input).map_err(failure)?)
     }
 
     /// Starts it as a request.
     pub(super) unsafe fn start(self, request: Foreign<Request>) -> Result<()> {
         let collective = self.comm.group()?.start(&self.call, Plan::bytes(&self.input)).map_err(failure)?;
         waiting::note_started_collective();
-        let operation = Operation::Collective(Some(collective), self.finish);
+        let operation = Operation::Collective(Some(collective), self.output.into_finish());
         // SAFETY: the arguments are as the standard says.
         unsafe { request.set(0, request::started(self.comm.handle(), operation)?) };
         Ok(())
@@ -99,8 +152,8 @@ impl Plan {
     /// Makes a persistent request of it.
     pub(super) unsafe fn prepare(self, request: Foreign<Request>) -> Result<()> {
         let prepared = self.comm.group()?.prepare(&self.call).map_err(failure)?;
-        let Plan { comm, input, finish, .. } = self;
-        let prepared = Arc::new(Mutex::new(prepared));
+        let Plan { comm, input, output, .. } = self;
+        let (prepared, finish) = (Arc::new(Mutex::new(prepared)), output.into_finish());
         let start = move || {
             waiting::note_started_collective();
             lock(&prepared).start(Plan::bytes(&input)).map_err(failure)?;
@@ -168,6 +221,19 @@ pub(super) fn blocks((at, count, of): Data, size: usize) -> Result<Vec<Message>>
     let step = extent.checked_mul(count).ok_or_else(|| Error::new(c::ERR_COUNT, "the count is too large"))?;
     ensure(count >= 0, c::ERR_COUNT, || format!("the count is {count}"))?;
     (0..size as i64).map(|index| data((shifted(at, step.wrapping_mul(index)), count, of))).collect()
+}
+
+/// The messages of [`blocks`] as one.
+pub(super) fn joined((at, count, of): Data, size: usize) -> Result<Message> {
+    ensure(count >= 0, c::ERR_COUNT, || format!("the count is {count}"))?;
+    let all = count.checked_mul(size as i64);
+    data((at, all.ok_or_else(|| Error::new(c::ERR_COUNT, "the count is too large"))?, of))
+}
+
+/// The message at a place of [`blocks`].
+pub(super) fn block((at, count, of): Data, index: usize) -> Result<Message> {
+    let step = objects::datatype(of)?.of.extent().wrapping_mul(count);
+    data((shifted(at, step.wrapping_mul(index as i64)), count, of))
 }
 
 /// An address in the memory of the program.
