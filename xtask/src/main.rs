@@ -8,6 +8,7 @@
 mod features;
 mod icount;
 mod mpi;
+mod programs;
 mod run;
 mod setup;
 mod skips;

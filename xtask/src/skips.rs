@@ -1,7 +1,7 @@
 //! Skipped tests. The tests report each skip in a file (`crates/skips`). xtask/expected-skips.txt lists the
 //! skips that are expected, with a command that decides where. A skip that is not expected fails the run.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -12,9 +12,14 @@ const EXPECTED: &str = "xtask/expected-skips.txt";
 
 /// Runs tests with `command`. Returns a line for each that was skipped; an unexpected one is an error.
 pub fn run_tests(command: &mut Command) -> Result<Vec<String>> {
+    collect(|(name, file)| run::check(command.env(name, file)))
+}
+
+/// Runs tests with an environment variable that names a file for skips; otherwise as [`run_tests`].
+pub fn collect(tests: impl FnOnce((&str, &Path)) -> Result<()>) -> Result<Vec<String>> {
     let file = reported();
     let _ = std::fs::remove_file(&file);
-    let ran = run::check(command.env(tautline_skips::FILE, &file));
+    let ran = tests((tautline_skips::FILE, &file));
     // Without skips there is no file.
     let text = std::fs::read_to_string(&file).unwrap_or_default();
     let _ = std::fs::remove_file(&file);

@@ -8,15 +8,15 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{features, icount, run, setup, skips, soak, tidy};
+use crate::{features, icount, programs, run, setup, skips, soak, tidy};
 
 const FORMAT: &str = "cargo fmt --all -- --check";
 const CLIPPY: &str = "cargo clippy --workspace --all-targets -- -D warnings";
 /// Names no targets: only then does cargo build the examples, which the tests start as programs.
 const TESTS: &str = "cargo test --workspace";
+const DOC_TESTS: &str = "cargo test --workspace --doc";
 const LOOM: &str = "cargo test -p tautline-mem --lib loom";
-/// As the tests have built it; `cargo run` would build the crates of the command alone, with other features.
-const COMMAND: &str = "cargo build --workspace --bin tautline";
+/// By the command that the tests have built; `cargo run` would build it again, with other features.
 const SIMULATION: &str = "sim --seeds 300 --messages 3000000";
 const DOCS: &str = "cargo doc --workspace --no-deps";
 const DENY: &str = "cargo deny check bans licenses sources";
@@ -67,8 +67,8 @@ const STAGES: &[Stage] = &[
     },
     Stage { name: "loom", quick: false, run: loom },
     Stage { name: "tests", quick: true, run: tests },
-    Stage { name: "features", quick: false, run: || features::check().map(Outcome::Without) },
     Stage { name: "simulation", quick: false, run: simulation },
+    Stage { name: "features", quick: false, run: || features::check().map(Outcome::Without) },
     Stage { name: "AddressSanitizer", quick: false, run: sanitizer },
     Stage { name: "instruction counts", quick: false, run: instruction_counts },
     Stage { name: "docs", quick: false, run: docs },
@@ -140,7 +140,12 @@ fn cargo(line: &str) -> Result<Outcome> {
 
 fn tests() -> Result<Outcome> {
     println!("{TESTS}");
-    skips::run_tests(&mut run::command(TESTS)).map(Outcome::Without)
+    let tests = |(name, file): (&str, &Path)| {
+        programs::test(TESTS, (name, file))?;
+        println!("{DOC_TESTS}");
+        run::check(run::command(DOC_TESTS).env(name, file))
+    };
+    skips::collect(tests).map(Outcome::Without)
 }
 
 /// What to do if `free` MiB on the disk of the target folder are too few.
@@ -192,7 +197,6 @@ fn tests_passed(output: &str) -> u32 {
 }
 
 fn simulation() -> Result<Outcome> {
-    cargo(COMMAND)?;
     let mut command = Command::new(run::target_dir().join("debug/tautline"));
     command.args(SIMULATION.split(' '));
     println!("{}", run::shown(&command));
