@@ -67,8 +67,13 @@ fn an_honest_run_has_no_unfair_row() {
 fn a_row_that_beats_its_limit_fails_strict() {
     let only = ["--only", "latency,64,tautline"];
     let (out, rows) = bench(&[&only[..], &["--strict", "--sabotage", "slow-limits"]].concat());
-    assert_eq!(out.status.code(), Some(1), "{}", String::from_utf8_lossy(&out.stderr));
     let wrong: Vec<_> = rows.iter().filter(|row| row["wrong_limit"] == true).collect();
+    if std::thread::available_parallelism().unwrap().get() == 1 {
+        // Where both processes share a core, nothing that polls is a limit.
+        assert!(out.status.success() && wrong.is_empty(), "{wrong:#?}");
+        return;
+    }
+    assert_eq!(out.status.code(), Some(1), "{}", String::from_utf8_lossy(&out.stderr));
     assert!(!wrong.is_empty() && wrong.iter().all(|row| row["ours"] == true), "{wrong:#?}");
     assert!(String::from_utf8_lossy(&out.stderr).contains("which is no limit then"));
     // Without --strict it is reported only.
