@@ -38,8 +38,10 @@ pub(crate) struct GroupWaits {
     /// Waits that are not done.
     pending: usize,
     serial: u32,
-    /// Changes whenever a wait is done.
+    /// Changes whenever a wait is done or forgotten, and with `started`.
     activity: u64,
+    /// Counts what threads have started, so that others wait for it, too.
+    started: u64,
     /// Members were told that this lane sleeps.
     asleep: bool,
     /// Operations that members of this lane have entered.
@@ -73,7 +75,20 @@ impl GroupWaits {
         let wait = place.and_then(|place| place.take_if(|wait| wait.serial == id.serial));
         if wait.is_some_and(|wait| !wait.done) {
             self.pending -= 1;
+            // Another thread may sleep until it is done.
+            self.activity += 1;
         }
+    }
+
+    /// A thread has started what other threads that wait are to wait for, too.
+    pub(crate) fn note_started(&mut self) {
+        self.started += 1;
+        self.activity += 1;
+    }
+
+    /// Counts what threads have started.
+    pub(crate) fn started(&self) -> u64 {
+        self.started
     }
 
     /// Whether a wait is done. One that was forgotten is.
@@ -102,7 +117,7 @@ impl GroupWaits {
         self.activity != before
     }
 
-    /// Changes whenever a wait is done.
+    /// Changes whenever a wait is done or forgotten, and when something was started.
     #[inline]
     pub(crate) fn activity(&self) -> u64 {
         self.activity
@@ -169,6 +184,7 @@ mod tests {
         assert!(waits.poll() && !waits.poll());
         assert_eq!(waits.activity(), 1);
         waits.remove(second);
+        assert_eq!(waits.activity(), 2, "whoever waits for it looks again");
         assert!(waits.is_done(second) && waits.look_again(5).is_none());
         waits.remove(first);
         let third = waits.add(a.clone(), Awaited::Turn(1));

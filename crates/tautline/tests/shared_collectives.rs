@@ -405,6 +405,52 @@ fn members_that_never_wait_poll() {
     ends.into_iter().for_each(|(ep, _)| ep.close().unwrap());
 }
 
+/// A thread that sleeps in a collective advances what another thread starts meanwhile and never waits for,
+/// by messages and through memory.
+#[test]
+fn a_waiting_thread_advances_what_others_start() {
+    let by_messages = Kind::ALL.map(|kind| {
+        let algorithm = kind.algorithms()[0];
+        Choice { kind, bytes: usize::MAX, members: usize::MAX, algorithm }
+    });
+    for shared in [false, true] {
+        run_over(DeviceName::Shm, 4, |job| {
+            let (ep, world) = enter(job);
+            let like = |group: &Group| match shared {
+                true => sharing(group),
+                false => group.with_choices(Choices::with(by_messages)).unwrap(),
+            };
+            let groups = [like(&world), like(&world)];
+            groups.iter().for_each(warm_up);
+            let me = world.member();
+            let call = Call::AllGather { len: 8 };
+            for round in 0..5 {
+                if me == 0 {
+                    std::thread::scope(|scope| {
+                        let before = ep.counters().sleeps;
+                        scope.spawn(|| groups[1].barrier().unwrap());
+                        while ep.counters().sleeps == before {
+                            std::thread::sleep(Duration::from_millis(1));
+                        }
+                        // It may have slept for a moment only, on its way to the wait that counts.
+                        std::thread::sleep(Duration::from_millis(10));
+                        // The first one is in the way of the second.
+                        drop(groups[0].start(&call, content(0, round, 8)).unwrap());
+                        drop(groups[0].start(&call, content(0, round, 8)).unwrap());
+                    });
+                } else {
+                    let all: Vec<u8> = (0..4).flat_map(|member| content(member, round, 8)).collect();
+                    assert_eq!(groups[0].run(&call, &content(me, round, 8)).unwrap(), all);
+                    assert_eq!(groups[0].run(&call, &content(me, round, 8)).unwrap(), all);
+                    groups[1].barrier().unwrap();
+                }
+            }
+            world.barrier().unwrap();
+            ep.close().unwrap();
+        });
+    }
+}
+
 /// G-19, G-20: two threads of each member use two groups, and advance each other's started collectives. When
 /// a member is lost, all calls of both threads end.
 #[test]

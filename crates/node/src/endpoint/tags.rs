@@ -6,7 +6,7 @@ use std::time::Duration;
 use tautline_mem::{Asleep, Awaited, GroupMemory};
 
 use super::Endpoint;
-use crate::group_waits::{self, GroupWaitId};
+use crate::group_waits::{self, GroupWaitId, GroupWaits};
 use crate::lane::{Lane, Polled};
 use crate::multicast::{MulticastReceiveId, MulticastSendId};
 use crate::tags::{Buffer, ClaimId, Ended, Failure, Mode, Pattern, ReceiveId, SendId, Sent, Status};
@@ -284,11 +284,13 @@ impl Tagged<'_> {
         })
     }
 
-    /// Polls and waits until all of the sends and receives have ended, or any of `unless`.
+    /// Polls and waits until all of the sends and receives have ended, or any of `unless`, or more was
+    /// started than `started` says.
     pub fn wait_tagged_unless(
         &self,
         requests: &[TagRequest],
         unless: &[TagRequest],
+        started: u64,
     ) -> Result<(), SendError> {
         let (mut first, mut seen) = (0, None);
         self.wait_served(None, |lane| {
@@ -298,7 +300,9 @@ impl Tagged<'_> {
             while first < requests.len() && requests[first].has_ended(lane) {
                 first += 1;
             }
-            first == requests.len() || unless.iter().any(|request| request.has_ended(lane))
+            first == requests.len()
+                || lane.groups.started() != started
+                || unless.iter().any(|request| request.has_ended(lane))
         })?;
         Ok(())
     }
@@ -335,7 +339,18 @@ impl Tagged<'_> {
 
     /// Forgets a wait for the memory of a group.
     pub fn forget_group_wait(&self, id: GroupWaitId) -> Result<(), SendError> {
-        self.0.with(|lane| lane.groups.remove(id))
+        self.0.with(|lane| lane.change_group_waits(|waits| waits.remove(id)))
+    }
+
+    /// This thread has started a collective, which other threads that wait are to advance, too: their
+    /// [`Tagged::wait_tagged_unless`] ends.
+    pub fn note_started(&self) -> Result<(), SendError> {
+        self.0.with(|lane| lane.change_group_waits(GroupWaits::note_started))
+    }
+
+    /// Counts calls of [`Tagged::note_started`].
+    pub fn started(&self) -> Result<u64, SendError> {
+        self.0.with(|lane| lane.groups.started())
     }
 
     /// Rings for the members of a group that sleep, as far as memory is shared with their lanes (G-18).

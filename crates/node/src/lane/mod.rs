@@ -411,6 +411,14 @@ impl Lane {
         }
     }
 
+    /// Changes what threads wait for, and has those that sleep look again.
+    pub(crate) fn change_group_waits(&mut self, change: impl FnOnce(&mut GroupWaits)) {
+        change(&mut self.groups);
+        if self.status.sleepers > 0 {
+            self.wake_sleepers();
+        }
+    }
+
     /// Changes whenever a send or receive with a tag, or of a multicast, or a wait for the memory of a group
     /// has ended or may go on.
     #[inline]

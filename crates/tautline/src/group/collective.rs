@@ -147,8 +147,9 @@ impl Inner {
             return Ok(());
         }
         let (mut own, mut unless) = (Vec::new(), Vec::new());
+        let tagged = self.collective.node().tagged();
         loop {
-            let before = self.changes();
+            let (before, started) = (self.changes(), tagged.started()?);
             if self.advance(ticket, run)? {
                 return Ok(());
             }
@@ -162,7 +163,7 @@ impl Inner {
             self.groups().advance_all(None, &mut unless);
             // Another thread may have taken what would end the wait.
             if self.changes() == before {
-                self.collective.node().tagged().wait_tagged_unless(&own, &unless)?;
+                tagged.wait_tagged_unless(&own, &unless, started)?;
             }
         }
     }
@@ -190,6 +191,8 @@ impl Operation {
         let ended = operation.advance(&mut operation.lock());
         if !ended {
             group.groups().add(operation.clone());
+            // A closed lane ends the wait for it.
+            let _ = group.collective.node().tagged().note_started();
         }
         operation
     }
@@ -233,8 +236,9 @@ impl Operation {
 
     fn wait(self: &Arc<Self>) -> Result<Execution> {
         let (mut own, mut unless) = (Vec::new(), Vec::new());
+        let tagged = self.group.collective.node().tagged();
         loop {
-            let before = self.group.changes();
+            let (before, started) = (self.group.changes(), tagged.started()?);
             if self.test() {
                 break;
             }
@@ -249,7 +253,7 @@ impl Operation {
             }
             self.group.groups().advance_all(Some(&**self), &mut unless);
             if self.group.changes() == before {
-                self.group.collective.node().tagged().wait_tagged_unless(&own, &unless)?;
+                tagged.wait_tagged_unless(&own, &unless, started)?;
             }
         }
         match std::mem::replace(&mut *self.lock(), State::Taken) {
@@ -261,8 +265,8 @@ impl Operation {
 
 impl Started for Operation {
     fn advance_started(&self, waits: &mut Vec<TagRequest>) -> bool {
-        // One that is locked is being advanced.
-        let Ok(mut state) = self.state.try_lock() else { return false };
+        // A thread that is advancing it may not wait for it afterwards; this one does.
+        let mut state = self.lock();
         if self.advance(&mut state) {
             return true;
         }

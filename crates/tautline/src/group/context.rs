@@ -77,8 +77,7 @@ fn ids_of(rank: Rank, size: u32) -> std::ops::Range<u32> {
 
 /// A collective that was started.
 pub(super) trait Started: std::fmt::Debug + Send + Sync {
-    /// Does what can be done now, unless another thread is at it. Appends what it waits for. True if it has
-    /// ended.
+    /// Does what can be done now. Appends what it waits for. True if it has ended.
     fn advance_started(&self, waits: &mut Vec<TagRequest>) -> bool;
 }
 
