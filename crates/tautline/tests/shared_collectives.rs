@@ -405,8 +405,8 @@ fn members_that_never_wait_poll() {
     ends.into_iter().for_each(|(ep, _)| ep.close().unwrap());
 }
 
-/// A thread that sleeps in a collective advances what another thread starts meanwhile and never waits for,
-/// by messages and through memory.
+/// G-21: a thread that sleeps in a collective advances what another thread starts meanwhile and never waits
+/// for, by messages and through memory.
 #[test]
 fn a_waiting_thread_advances_what_others_start() {
     let by_messages = Kind::ALL.map(|kind| {

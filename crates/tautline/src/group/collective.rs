@@ -265,7 +265,7 @@ impl Operation {
 
 impl Started for Operation {
     fn advance_started(&self, waits: &mut Vec<TagRequest>) -> bool {
-        // A thread that is advancing it may not wait for it afterwards; this one does.
+        // A thread that is advancing it may not wait for it afterwards; this one does (G-21).
         let mut state = self.lock();
         if self.advance(&mut state) {
             return true;
