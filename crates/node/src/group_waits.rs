@@ -38,10 +38,8 @@ pub(crate) struct GroupWaits {
     /// Waits that are not done.
     pending: usize,
     serial: u32,
-    /// Changes whenever a wait is done or forgotten, and with `started`.
+    /// Changes whenever a wait is done or forgotten, and when a thread has started something.
     activity: u64,
-    /// Counts what threads have started, so that others wait for it, too.
-    started: u64,
     /// Members were told that this lane sleeps.
     asleep: bool,
     /// Operations that members of this lane have entered.
@@ -82,13 +80,7 @@ impl GroupWaits {
 
     /// A thread has started what other threads that wait are to wait for, too.
     pub(crate) fn note_started(&mut self) {
-        self.started += 1;
         self.activity += 1;
-    }
-
-    /// Counts what threads have started.
-    pub(crate) fn started(&self) -> u64 {
-        self.started
     }
 
     /// Whether a wait is done. One that was forgotten is.

@@ -1,6 +1,7 @@
 //! What a thread can ask its node to do with messages that have tags.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tautline_mem::{Asleep, Awaited, GroupMemory};
@@ -284,13 +285,13 @@ impl Tagged<'_> {
         })
     }
 
-    /// Polls and waits until all of the sends and receives have ended, or any of `unless`, or more was
-    /// started than `started` says.
+    /// Polls and waits until all of the sends and receives have ended, or any of `unless`, or the count of
+    /// what was started is another one, after [`Tagged::note_started`].
     pub fn wait_tagged_unless(
         &self,
         requests: &[TagRequest],
         unless: &[TagRequest],
-        started: u64,
+        (started, count): (&AtomicU64, u64),
     ) -> Result<(), SendError> {
         let (mut first, mut seen) = (0, None);
         self.wait_served(None, |lane| {
@@ -301,7 +302,7 @@ impl Tagged<'_> {
                 first += 1;
             }
             first == requests.len()
-                || lane.groups.started() != started
+                || started.load(Ordering::Acquire) != count
                 || unless.iter().any(|request| request.has_ended(lane))
         })?;
         Ok(())
@@ -342,15 +343,9 @@ impl Tagged<'_> {
         self.0.with(|lane| lane.change_group_waits(|waits| waits.remove(id)))
     }
 
-    /// This thread has started a collective, which other threads that wait are to advance, too: their
-    /// [`Tagged::wait_tagged_unless`] ends.
+    /// This thread has started a collective, and counted it: threads that wait look at the count again.
     pub fn note_started(&self) -> Result<(), SendError> {
         self.0.with(|lane| lane.change_group_waits(GroupWaits::note_started))
-    }
-
-    /// Counts calls of [`Tagged::note_started`].
-    pub fn started(&self) -> Result<u64, SendError> {
-        self.0.with(|lane| lane.groups.started())
     }
 
     /// Rings for the members of a group that sleep, as far as memory is shared with their lanes (G-18).

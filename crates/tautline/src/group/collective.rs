@@ -149,7 +149,7 @@ impl Inner {
         let (mut own, mut unless) = (Vec::new(), Vec::new());
         let tagged = self.collective.node().tagged();
         loop {
-            let (before, started) = (self.changes(), tagged.started()?);
+            let (before, started) = (self.changes(), self.groups().started());
             if self.advance(ticket, run)? {
                 return Ok(());
             }
@@ -238,7 +238,7 @@ impl Operation {
         let (mut own, mut unless) = (Vec::new(), Vec::new());
         let tagged = self.group.collective.node().tagged();
         loop {
-            let (before, started) = (self.group.changes(), tagged.started()?);
+            let (before, started) = (self.group.changes(), self.group.groups().started());
             if self.test() {
                 break;
             }

@@ -1,7 +1,7 @@
 //! The contexts of groups, and what an endpoint keeps for all of its groups (G-1, G-2).
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tautline_node::TagRequest;
@@ -89,6 +89,8 @@ pub(crate) struct Groups {
     /// Collectives that were started, and that nobody waits for now.
     active: Mutex<Vec<Arc<dyn Started>>>,
     active_count: AtomicUsize,
+    /// Counts collectives that were started and did not end at once.
+    started: AtomicU64,
     /// Groups whose members share memory.
     sharing: AtomicUsize,
 }
@@ -151,6 +153,13 @@ impl Groups {
     pub(super) fn add(&self, started: Arc<dyn Started>) {
         lock(&self.active).push(started);
         self.active_count.fetch_add(1, Ordering::Relaxed);
+        // After the list has it: whoever sees the old number is told.
+        self.started.fetch_add(1, Ordering::Release);
+    }
+
+    /// The count of collectives that were started, and what it is now.
+    pub(super) fn started(&self) -> (&AtomicU64, u64) {
+        (&self.started, self.started.load(Ordering::Acquire))
     }
 
     pub(super) fn remove(&self, started: &dyn Started) {

@@ -268,7 +268,7 @@ impl Inner {
                 let ended = tagged.has_ended(request)?;
                 return if ended { Ok(()) } else { Err(SendError::WouldBlock.into()) };
             }
-            let started = tagged.started()?;
+            let started = self.groups().started();
             let mut unless: Vec<_> = self.notice_request().into_iter().collect();
             self.groups().advance_all(None, &mut unless);
             tagged.wait_tagged_unless(&[request], &unless, started)?;
