@@ -14,8 +14,8 @@ use serde_json::Value;
 
 use crate::run;
 
-/// Programs that run at a time, where there are so many cores. More would not pass sooner on two cores, and
-/// would take turns where tests measure.
+/// Programs that run at a time, where there are so many cores. Each of them starts threads and processes of
+/// its own.
 const AT_ONCE: usize = 2;
 
 /// A test program that cargo has built.

@@ -29,6 +29,13 @@ fn sharing(group: &Group) -> Group {
     group.with_choices(Choices::with(lines)).unwrap()
 }
 
+/// Connects all pairs of members, so that a loss is heard of and not found out by dialling.
+fn connect_all(group: &Group) {
+    let lens = vec![1; group.size()];
+    let call = Call::AllToAllVaried { send: lens.clone(), receive: lens };
+    group.run(&call, &vec![0; group.size()]).unwrap();
+}
+
 fn warm_up(group: &Group) {
     (0..CALLS).for_each(|_| group.barrier().unwrap());
 }
@@ -312,21 +319,13 @@ fn only_the_root_waits() {
     }
 }
 
-/// As [`enter`], for tests that dial members which have left before.
-fn enter_impatiently(job: Job) -> (Endpoint, Group) {
-    let config = config(|config| config.connect_timeout = Duration::from_secs(1));
-    let ep = join(Endpoint::builder().config(config), job);
-    let world = ep.world().unwrap();
-    (ep, world)
-}
-
 /// G-20: a member that waits for one which is no neighbour of it learns that that one is lost, though all
 /// neighbours of the lost one are lost as well. These had entered, so nobody needs them.
 #[test]
 fn all_neighbours_of_the_lost_are_lost() {
     let together = std::sync::Barrier::new(6);
     run_over(DeviceName::Shm, 6, |job| {
-        let (ep, world) = enter_impatiently(job);
+        let (ep, world) = enter(job);
         warm_up(&world);
         let me = world.member();
         // Members 0 and 3 are at distance 3.
@@ -348,7 +347,7 @@ fn all_neighbours_of_the_lost_are_lost() {
 #[test]
 fn a_root_without_room_learns_of_a_loss() {
     run_over(DeviceName::Shm, 8, |job| {
-        let (ep, first) = enter_impatiently(job);
+        let (ep, first) = enter(job);
         let world = sharing(&first);
         warm_up(&world);
         if world.member() == 3 {
@@ -414,6 +413,8 @@ fn a_waiting_thread_advances_what_others_start() {
         Choice { kind, bytes: usize::MAX, members: usize::MAX, algorithm }
     });
     for shared in [false, true] {
+        // The others come when all was started: nothing that they send is there before.
+        let begun = std::sync::Barrier::new(4);
         run_over(DeviceName::Shm, 4, |job| {
             let (ep, world) = enter(job);
             let like = |group: &Group| match shared {
@@ -432,13 +433,13 @@ fn a_waiting_thread_advances_what_others_start() {
                         while ep.counters().sleeps == before {
                             std::thread::sleep(Duration::from_millis(1));
                         }
-                        // It may have slept for a moment only, on its way to the wait that counts.
-                        std::thread::sleep(Duration::from_millis(10));
                         // The first one is in the way of the second.
                         drop(groups[0].start(&call, content(0, round, 8)).unwrap());
                         drop(groups[0].start(&call, content(0, round, 8)).unwrap());
+                        begun.wait();
                     });
                 } else {
+                    begun.wait();
                     let all: Vec<u8> = (0..4).flat_map(|member| content(member, round, 8)).collect();
                     assert_eq!(groups[0].run(&call, &content(me, round, 8)).unwrap(), all);
                     assert_eq!(groups[0].run(&call, &content(me, round, 8)).unwrap(), all);
@@ -462,7 +463,8 @@ fn threads_learn_of_a_loss() {
         // Nobody else leaves before all have heard of the loss.
         let heard = std::sync::Barrier::new(n - 1);
         run_over(DeviceName::Shm, n, |job| {
-            let (ep, first) = enter_impatiently(job);
+            let (ep, first) = enter(job);
+            connect_all(&first);
             let groups = [sharing(&first), sharing(&first)];
             groups.iter().for_each(warm_up);
             let me = first.member();

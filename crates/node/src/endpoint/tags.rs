@@ -1,7 +1,6 @@
 //! What a thread can ask its node to do with messages that have tags.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tautline_mem::{Asleep, Awaited, GroupMemory};
@@ -271,7 +270,7 @@ impl Tagged<'_> {
         // Those before `first` have ended; the others are looked at when anything has happened.
         let (mut first, mut seen) = (0, None);
         self.wait_served(timeout, |lane| {
-            if seen.replace(lane.request_activity()) == Some(lane.request_activity()) {
+            if seen.replace(lane.wait_activity()) == Some(lane.wait_activity()) {
                 return false;
             }
             while first < requests.len() && requests[first].has_ended(lane) {
@@ -285,25 +284,24 @@ impl Tagged<'_> {
         })
     }
 
-    /// Polls and waits until all of the sends and receives have ended, or any of `unless`, or the count of
-    /// what was started is another one, after [`Tagged::note_started`].
+    /// Polls and waits until all of the sends and receives have ended, or any of `unless`, or `stop` returns
+    /// true. It is called again when something has happened: whoever changes its result calls
+    /// [`Tagged::note_started`].
     pub fn wait_tagged_unless(
         &self,
         requests: &[TagRequest],
         unless: &[TagRequest],
-        (started, count): (&AtomicU64, u64),
+        stop: impl Fn() -> bool,
     ) -> Result<(), SendError> {
         let (mut first, mut seen) = (0, None);
         self.wait_served(None, |lane| {
-            if seen.replace(lane.request_activity()) == Some(lane.request_activity()) {
+            if seen.replace(lane.wait_activity()) == Some(lane.wait_activity()) {
                 return false;
             }
             while first < requests.len() && requests[first].has_ended(lane) {
                 first += 1;
             }
-            first == requests.len()
-                || started.load(Ordering::Acquire) != count
-                || unless.iter().any(|request| request.has_ended(lane))
+            first == requests.len() || stop() || unless.iter().any(|request| request.has_ended(lane))
         })?;
         Ok(())
     }
@@ -343,7 +341,7 @@ impl Tagged<'_> {
         self.0.with(|lane| lane.change_group_waits(|waits| waits.remove(id)))
     }
 
-    /// This thread has started a collective, and counted it: threads that wait look at the count again.
+    /// This thread has started a collective: threads that wait look again whether to go on.
     pub fn note_started(&self) -> Result<(), SendError> {
         self.0.with(|lane| lane.change_group_waits(GroupWaits::note_started))
     }

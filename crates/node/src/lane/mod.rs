@@ -400,7 +400,7 @@ impl Lane {
     /// Changes whenever a frame came or a peer's state changed: reason to try again what would have blocked.
     #[inline]
     pub(crate) fn activity(&self) -> u64 {
-        self.port.activity + self.memory.activity() + self.request_activity()
+        self.port.activity + self.memory.activity() + self.wait_activity()
     }
 
     /// Looks at the memory of groups. What this thread finds there, another one may sleep for.
@@ -424,6 +424,12 @@ impl Lane {
     #[inline]
     pub(crate) fn request_activity(&self) -> u64 {
         self.tags.activity() + self.multicast.activity() + self.groups.activity()
+    }
+
+    /// Changes with [`Lane::request_activity`], and whenever what threads wait for does.
+    #[inline]
+    pub(crate) fn wait_activity(&self) -> u64 {
+        self.request_activity() + self.groups.changes()
     }
 
     /// When a lane that sleeps checks memory that it shares with others, whoever rings (S-40, G-18).

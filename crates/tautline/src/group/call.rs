@@ -250,39 +250,41 @@ impl Call {
             return None;
         }
         let kind = match self {
+            Call::Barrier => SharedKind::Barrier,
             Call::Broadcast { root, .. } => SharedKind::Broadcast { root: *root },
             Call::Reduce { root, .. } => SharedKind::Reduce { root: *root },
             Call::AllReduce { .. } => SharedKind::AllReduce,
             Call::AllGather { .. } | Call::AllGatherVaried { .. } => SharedKind::AllGather,
             Call::AllToAll { len } => SharedKind::AllToAll { skip: me * len },
             Call::ReduceScatter { lens, .. } => SharedKind::ReduceScatter { skip: total(&lens[..me]) },
-            _ => SharedKind::Barrier,
+            _ => return None,
         };
         Some(Shared { kind, bytes })
     }
 
     fn write(&self, draft: &mut Draft, choices: &Choices) {
         let members = draft.members;
-        let choose = |kind, bytes| choices.by_messages(kind, bytes, members);
+        let choice = self.choice(members);
+        let algorithm = choice.map(|(kind, bytes)| choices.by_messages(kind, bytes, members));
         draft.plan.shared = self.shared(draft.me, members, choices);
         match self {
             Call::Barrier => barrier::dissemination(draft),
-            Call::Broadcast { root, len } => match choose(Kind::Broadcast, *len) {
-                Algorithm::ScatterAllGather => broadcast::scatter_all_gather(draft, *root, *len),
+            Call::Broadcast { root, len } => match algorithm {
+                Some(Algorithm::ScatterAllGather) => broadcast::scatter_all_gather(draft, *root, *len),
                 _ => broadcast::binomial(draft, *root, *len),
             },
-            Call::Gather { root, len } => match choose(Kind::Gather, *len) {
-                Algorithm::Linear => gather::linear(draft, *root, &vec![*len; members], *len),
+            Call::Gather { root, len } => match algorithm {
+                Some(Algorithm::Linear) => gather::linear(draft, *root, &vec![*len; members], *len),
                 _ => gather::binomial(draft, *root, *len),
             },
             Call::GatherVaried { root, len, lens } => gather::linear(draft, *root, lens, *len),
-            Call::Scatter { root, len } => match choose(Kind::Scatter, *len) {
-                Algorithm::Linear => scatter::linear(draft, *root, &vec![*len; members], *len),
+            Call::Scatter { root, len } => match algorithm {
+                Some(Algorithm::Linear) => scatter::linear(draft, *root, &vec![*len; members], *len),
                 _ => scatter::binomial(draft, *root, *len),
             },
             Call::ScatterVaried { root, len, lens } => scatter::linear(draft, *root, lens, *len),
-            Call::AllGather { len } => write_all_gather(draft, &vec![*len; members], choices),
-            Call::AllGatherVaried { lens } => write_all_gather(draft, lens, choices),
+            Call::AllGather { len } => write_all_gather(draft, &vec![*len; members], algorithm),
+            Call::AllGatherVaried { lens } => write_all_gather(draft, lens, algorithm),
             Call::AllToAll { len } => {
                 all_to_all::pairwise(draft, &vec![*len; members], &vec![*len; members]);
             }
@@ -290,11 +292,11 @@ impl Call {
             Call::Reduce { root, len, with } => {
                 reduce::binomial(draft, *root, *len, with.is_commutative());
             }
-            Call::AllReduce { len, with } => match choose(Kind::AllReduce, *len) {
-                Algorithm::HalvingDoubling if with.is_commutative() => {
+            Call::AllReduce { len, with } => match algorithm {
+                Some(Algorithm::HalvingDoubling) if with.is_commutative() => {
                     all_reduce::halving_doubling(draft, *len, with.unit());
                 }
-                Algorithm::Ring if with.is_commutative() => all_reduce::ring(draft, *len, with.unit()),
+                Some(Algorithm::Ring) if with.is_commutative() => all_reduce::ring(draft, *len, with.unit()),
                 _ => all_reduce::recursive_doubling(draft, *len),
             },
             Call::ReduceScatter { lens, .. } => reduce_scatter::direct(draft, lens),
@@ -335,9 +337,9 @@ fn total(lens: &[usize]) -> usize {
     lens.iter().fold(0, |sum: usize, len| sum.saturating_add(*len))
 }
 
-fn write_all_gather(draft: &mut Draft, lens: &[usize], choices: &Choices) {
-    match choices.by_messages(Kind::AllGather, lens.iter().sum(), draft.members) {
-        Algorithm::Ring => all_gather::ring(draft, lens),
+fn write_all_gather(draft: &mut Draft, lens: &[usize], algorithm: Option<Algorithm>) {
+    match algorithm {
+        Some(Algorithm::Ring) => all_gather::ring(draft, lens),
         _ => all_gather::bruck(draft, lens),
     }
 }

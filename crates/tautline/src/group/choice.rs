@@ -239,17 +239,20 @@ impl Choices {
     /// What is chosen for a collective of so many bytes and members. An algorithm that the collective does
     /// not have, or that the operation does not allow, gives way to the one for short messages.
     pub fn algorithm(&self, kind: Kind, bytes: usize, members: usize) -> Algorithm {
-        let applies = |line: &&Choice| line.kind == kind && bytes <= line.bytes && members <= line.members;
-        self.0.iter().find(applies).map_or(Algorithm::Binomial, |line| line.algorithm)
+        self.algorithms(kind, bytes, members).next().unwrap_or(Algorithm::Binomial)
     }
 
     /// What is chosen among the algorithms that send messages.
     pub(super) fn by_messages(&self, kind: Kind, bytes: usize, members: usize) -> Algorithm {
-        let applies = |line: &&Choice| {
-            let fits = bytes <= line.bytes && members <= line.members;
-            line.kind == kind && fits && line.algorithm != Algorithm::Shared
-        };
-        self.0.iter().find(applies).map_or(Algorithm::Binomial, |line| line.algorithm)
+        let mut algorithms = self.algorithms(kind, bytes, members);
+        algorithms.find(|algorithm| *algorithm != Algorithm::Shared).unwrap_or(Algorithm::Binomial)
+    }
+
+    /// The algorithms of all lines that apply, in order.
+    fn algorithms(&self, kind: Kind, bytes: usize, members: usize) -> impl Iterator<Item = Algorithm> {
+        let applies =
+            move |line: &&Choice| line.kind == kind && bytes <= line.bytes && members <= line.members;
+        self.0.iter().filter(applies).map(|line| line.algorithm)
     }
 }
 

@@ -147,9 +147,9 @@ impl Inner {
             return Ok(());
         }
         let (mut own, mut unless) = (Vec::new(), Vec::new());
-        let tagged = self.collective.node().tagged();
+        let (tagged, groups) = (self.collective.node().tagged(), self.groups());
         loop {
-            let (before, started) = (self.changes(), self.groups().started());
+            let (before, started) = (self.changes(), groups.started());
             if self.advance(ticket, run)? {
                 return Ok(());
             }
@@ -160,10 +160,10 @@ impl Inner {
             run.requests(&self.sharing, &mut own);
             unless.clear();
             self.interruptions(run, &mut unless);
-            self.groups().advance_all(None, &mut unless);
+            groups.advance_all(None, &mut unless);
             // Another thread may have taken what would end the wait.
             if self.changes() == before {
-                tagged.wait_tagged_unless(&own, &unless, started)?;
+                tagged.wait_tagged_unless(&own, &unless, || groups.started() != started)?;
             }
         }
     }
@@ -236,9 +236,9 @@ impl Operation {
 
     fn wait(self: &Arc<Self>) -> Result<Execution> {
         let (mut own, mut unless) = (Vec::new(), Vec::new());
-        let tagged = self.group.collective.node().tagged();
+        let (tagged, groups) = (self.group.collective.node().tagged(), self.group.groups());
         loop {
-            let (before, started) = (self.group.changes(), self.group.groups().started());
+            let (before, started) = (self.group.changes(), groups.started());
             if self.test() {
                 break;
             }
@@ -251,9 +251,9 @@ impl Operation {
                 run.requests(&self.group.sharing, &mut own);
                 self.group.interruptions(run, &mut unless);
             }
-            self.group.groups().advance_all(Some(&**self), &mut unless);
+            groups.advance_all(Some(&**self), &mut unless);
             if self.group.changes() == before {
-                tagged.wait_tagged_unless(&own, &unless, started)?;
+                tagged.wait_tagged_unless(&own, &unless, || groups.started() != started)?;
             }
         }
         match std::mem::replace(&mut *self.lock(), State::Taken) {

@@ -157,9 +157,9 @@ impl Groups {
         self.started.fetch_add(1, Ordering::Release);
     }
 
-    /// The count of collectives that were started, and what it is now.
-    pub(super) fn started(&self) -> (&AtomicU64, u64) {
-        (&self.started, self.started.load(Ordering::Acquire))
+    /// Counts collectives that were started and did not end at once.
+    pub(super) fn started(&self) -> u64 {
+        self.started.load(Ordering::Acquire)
     }
 
     pub(super) fn remove(&self, started: &dyn Started) {

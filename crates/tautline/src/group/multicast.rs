@@ -268,10 +268,11 @@ impl Inner {
                 let ended = tagged.has_ended(request)?;
                 return if ended { Ok(()) } else { Err(SendError::WouldBlock.into()) };
             }
-            let started = self.groups().started();
+            let groups = self.groups();
+            let started = groups.started();
             let mut unless: Vec<_> = self.notice_request().into_iter().collect();
-            self.groups().advance_all(None, &mut unless);
-            tagged.wait_tagged_unless(&[request], &unless, started)?;
+            groups.advance_all(None, &mut unless);
+            tagged.wait_tagged_unless(&[request], &unless, || groups.started() != started)?;
         }
     }
 
