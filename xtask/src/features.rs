@@ -7,18 +7,20 @@ use anyhow::{Context, Result, bail};
 
 use crate::{run, skips};
 
-/// What is run for each feature. A test is named where the other stages do not run it. Where the whole
-/// workspace is named, crates below are taken from what other stages have built.
+/// What is run for each feature. A test is named where the other stages do not run it. Crates of the workspace
+/// are checked with those that depend on them: by the command, without its default features, `tautline` is
+/// checked without any. Where the whole workspace is named, crates below are taken from what other stages have
+/// built.
 const FEATURES: &[(&str, &[&str])] = &[
+    ("none", &["cargo clippy -p tautline-cli --no-default-features -- -D warnings"]),
     (
-        "none",
-        &[
-            "cargo clippy -p tautline --lib -- -D warnings",
-            "cargo clippy -p tautline-cli --no-default-features -- -D warnings",
-        ],
+        "futures",
+        &["cargo clippy -p tautline-cli --no-default-features --features tautline/futures -- -D warnings"],
     ),
-    ("futures", &["cargo clippy -p tautline --lib --features futures -- -D warnings"]),
-    ("tokio", &["cargo clippy -p tautline --lib --features tokio -- -D warnings"]),
+    (
+        "tokio",
+        &["cargo clippy -p tautline-cli --no-default-features --features tautline/tokio -- -D warnings"],
+    ),
     (
         "iceoryx2",
         &[

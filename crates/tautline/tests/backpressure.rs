@@ -103,7 +103,8 @@ fn a_panic_in_the_midst_of_a_message() {
     }
 }
 
-/// The smallest values that a configuration may have work, both ways, for messages of one frame and of many.
+/// The smallest values that a configuration may have work, both ways. Each byte of a message then takes a frame
+/// of its own, and a round trip.
 #[test]
 fn the_smallest_configuration() {
     for device in DEVICES {
@@ -116,13 +117,13 @@ fn the_smallest_configuration() {
             let (ep, count) = counter_with(job, config);
             let other = 1 - ep.rank();
             if ep.rank() == 0 {
-                for len in [1, 100, 3_000, 50_000] {
+                for len in [1, 100, 3_000, 5_000] {
                     ep.send(other, "data", &pattern(len, len)).unwrap();
                 }
             }
             ep.run_until(|| count.get().0 == 4).unwrap();
             if ep.rank() == 1 {
-                for len in [1, 100, 3_000, 50_000] {
+                for len in [1, 100, 3_000, 5_000] {
                     ep.send(other, "data", &pattern(len, len)).unwrap();
                 }
             }
