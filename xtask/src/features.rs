@@ -7,10 +7,10 @@ use anyhow::{Context, Result, bail};
 
 use crate::{run, skips};
 
-/// What is run for each feature. A test is named where the other stages do not run it. Crates of the workspace
-/// are checked with those that depend on them: by the command, without its default features, `tautline` is
-/// checked without any. Where the whole workspace is named, crates below are taken from what other stages have
-/// built.
+/// What is run for each feature. A test is named where the other stages do not run it. Clippy also checks the
+/// crates of the workspace that the named one depends on: with the command, without its default features, it
+/// checks `tautline` without any. Where the whole workspace is named, crates below are taken from what other
+/// stages have built.
 const FEATURES: &[(&str, &[&str])] = &[
     ("none", &["cargo clippy -p tautline-cli --no-default-features -- -D warnings"]),
     (

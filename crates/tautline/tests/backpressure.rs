@@ -103,8 +103,8 @@ fn a_panic_in_the_midst_of_a_message() {
     }
 }
 
-/// The smallest values that a configuration may have work, both ways. Each byte of a message then takes a frame
-/// of its own, and a round trip.
+/// The smallest values that a configuration may have work, both ways. Each byte of a message then takes a
+/// frame of its own, and a round trip.
 #[test]
 fn the_smallest_configuration() {
     for device in DEVICES {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::common::launch::{Launcher, again, is_member};
-use crate::common::{await_event, config, jobs, join, run, run_over};
+use crate::common::{await_event, jobs, join, run, run_over};
 use tautline::memory::Rights;
 use tautline::node::link::Death;
 use tautline::{DeviceName, Down, Endpoint, Error, Event, Job};

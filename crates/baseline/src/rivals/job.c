@@ -244,6 +244,17 @@ static void collective(const char *name, uint64_t n, uint64_t step, uint64_t *mi
   }
 }
 
+/* Rank 0 ends the wait of all others after some time. */
+static void everyone_sleeps(unsigned long long milliseconds) {
+  if (rank == 0) {
+    struct timespec t = {(time_t)(milliseconds / 1000), (long)(milliseconds % 1000) * 1000000};
+    nanosleep(&t, 0);
+    end_from(1);
+  } else {
+    wait_for_end();
+  }
+}
+
 static void experiment(const char *word) {
   char name[32];
   unsigned long long bytes, count;
@@ -259,14 +270,13 @@ static void experiment(const char *word) {
     sum = halo(count);
     ns = now() - begin;
   } else if (!strcmp(name, "asleep")) {
-    if (rank == 0) {
-      struct timespec t = {(time_t)(count / 1000), (long)(count % 1000) * 1000000};
-      nanosleep(&t, 0);
-      ns = now() - begin;
-      end_from(1);
-    } else {
-      wait_for_end();
-    }
+    /* Once before: opening channels to all others costs more than to wait for long. */
+    everyone_sleeps(0);
+    MPI_Barrier(MPI_COMM_WORLD);
+    cpu_before = cpu();
+    begin = now();
+    everyone_sleeps(count);
+    ns = now() - begin;
   } else {
     uint64_t n = bytes / 8, *mine = words(n), *all = words(2 * n * (uint64_t)size);
     /* Some before, so that channels are open and what is set up on demand is there. */

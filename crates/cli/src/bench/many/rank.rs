@@ -123,13 +123,14 @@ impl Rank {
                 sum = self.halo(count)?;
                 elapsed(begin)
             }
-            "asleep" if self.rank == 0 => {
-                std::thread::sleep(Duration::from_millis(count));
-                let ns = elapsed(begin);
-                self.end((1..self.size).collect())?;
-                ns
+            "asleep" => {
+                // Once before: opening channels to all others costs more than to wait for long.
+                self.sleep(Duration::ZERO)?;
+                self.world.barrier()?;
+                (cpu, begin) = (CpuTime::of_process(), Instant::now());
+                self.sleep(Duration::from_millis(count))?;
+                elapsed(begin)
             }
-            "asleep" => self.wait_for_end()?,
             _ => {
                 let (mut mine, mut all) = (vec![0; bytes / 8], vec![0; 2 * self.size * (bytes / 8)]);
                 // Some before, so that channels are open and what is set up on demand is there.
@@ -147,6 +148,16 @@ impl Rank {
         let mut totals = [used.user_ns + used.system_ns, sum, self.words_read.get()];
         self.world.reduce(0, &mut totals, Sum)?;
         Ok([ns, totals[0], totals[1], totals[2]])
+    }
+
+    /// Rank 0 ends the wait of all others after some time.
+    fn sleep(&self, time: Duration) -> Result<()> {
+        if self.rank == 0 {
+            std::thread::sleep(time);
+            self.end((1..self.size).collect())
+        } else {
+            self.wait_for_end().map(drop)
+        }
     }
 
     fn wait_for_end(&self) -> Result<u64> {
