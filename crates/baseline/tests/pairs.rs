@@ -37,6 +37,7 @@ fn pair<T: Send>(
     // Two spinning sides need the cores to themselves.
     static CORES: Mutex<()> = Mutex::new(());
     let _cores = CORES.lock().unwrap_or_else(PoisonError::into_inner);
+    cpu::share_single_core().unwrap();
     take_account();
     let (mut a, mut b) = UnixStream::pair().unwrap();
     let setup = |side, control| Setup { side, control, local: address, remote: address, blocking, rcvbuf };
@@ -49,7 +50,7 @@ fn pair<T: Send>(
     })
 }
 
-/// Two sides that spin on one core block each other for a whole time slice.
+/// Each side has a core of its own, where there are two.
 fn on_core<T>(index: usize, run: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let cores = cpu::allowed_cores()?;
     cpu::pin(cores[index % cores.len()])?;

@@ -13,12 +13,11 @@ const INTERRUPTED: Nanos = 200_000;
 /// The least and the most that it is there: ranks that have messages to copy keep a core for some time, and a
 /// thread that computes for several milliseconds.
 const CROWDED_INTERRUPTED: (Nanos, Nanos) = (1_000_000, 3_000_000);
-/// How long a waiter keeps to parking after that, at first and at most, if it keeps happening.
-const PAUSE: (Nanos, Nanos) = (50_000_000, 1_000_000_000);
+/// How long waiters keep to parking after that. A thread that computes takes its next turn within several
+/// milliseconds of polling.
+const PAUSES: Pauses = Pauses { least: 1_000_000, most: 1_000_000_000, apart: 20_000_000 };
 /// The same where ranks outnumber the cores: most waits are for ranks that want this core, too.
-const CROWDED_PAUSE: (Nanos, Nanos) = (1_000_000, 64_000_000);
-/// A pause this long after the last one is the first again.
-const PAUSES_APART: Nanos = 1_000_000_000;
+const CROWDED_PAUSES: Pauses = Pauses { least: 1_000_000, most: 64_000_000, apart: 1_000_000_000 };
 /// A thread that offered its core for less than this was alone on it.
 const ALONE: Nanos = 1_500;
 /// What a turn costs the waiter itself if others ran in between.
@@ -36,6 +35,15 @@ const PROBES: Nanos = 4;
 
 /// How often a rank offers its core, or looks again, before it waits by polling its lane.
 const OFFERS: u32 = 64;
+
+/// How long waiters keep to parking when they have lost their core.
+struct Pauses {
+    least: Nanos,
+    /// If it keeps happening.
+    most: Nanos,
+    /// A pause this long after the last one is the first again.
+    apart: Nanos,
+}
 
 /// What to do in the next turn of a waiting loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +106,7 @@ impl SpinBackoff {
             offer();
             let (found, back) = (done(), now());
             if back.saturating_sub(last) > self.interrupted {
-                self.back_off(back, CROWDED_PAUSE);
+                self.back_off(back, &CROWDED_PAUSES);
                 return found;
             }
             if found {
@@ -122,10 +130,10 @@ impl SpinBackoff {
 
     /// The core was taken away: waits park for a while, for longer if that happened lately.
     #[cold]
-    fn back_off(&self, now: Nanos, (least, most): (Nanos, Nanos)) {
+    fn back_off(&self, now: Nanos, pauses: &Pauses) {
         let before = self.pause.load(Ordering::Relaxed);
-        let lately = now < self.park_until.load(Ordering::Relaxed) + PAUSES_APART;
-        let pause = if lately { (2 * before).clamp(least, most) } else { least };
+        let lately = now < self.park_until.load(Ordering::Relaxed) + pauses.apart;
+        let pause = if lately { (2 * before).clamp(pauses.least, pauses.most) } else { pauses.least };
         self.pause.store(pause, Ordering::Relaxed);
         self.park_until.store(now + pause, Ordering::Relaxed);
     }
@@ -193,7 +201,7 @@ impl<'a> Spinner<'a> {
             Waiting::SpinThenPark => self.spin_then_park(now, away),
             Waiting::Spin => {
                 if away > self.backoff.interrupted {
-                    self.backoff.back_off(now, PAUSE);
+                    self.backoff.back_off(now, &PAUSES);
                 }
                 if self.backoff.is_pausing(now) { Turn::Park } else { Turn::Spin }
             }
@@ -202,7 +210,7 @@ impl<'a> Spinner<'a> {
 
     fn spin_then_park(&mut self, now: Nanos, away: Nanos) -> Turn {
         if away > self.backoff.interrupted {
-            self.backoff.back_off(now, if self.backoff.crowded { CROWDED_PAUSE } else { PAUSE });
+            self.backoff.back_off(now, if self.backoff.crowded { &CROWDED_PAUSES } else { &PAUSES });
             self.stage = Stage::Parking;
         }
         match self.stage {
@@ -344,7 +352,7 @@ mod tests {
         };
         assert_eq!(wait(2_000, 3), (true, 3));
         assert_eq!(wait(2_000, u32::MAX), (false, OFFERS));
-        let (least, long) = (CROWDED_PAUSE.0, CROWDED_INTERRUPTED.0 + 1);
+        let (least, long) = (CROWDED_PAUSES.least, CROWDED_INTERRUPTED.0 + 1);
         for pause in [least, 2 * least, 4 * least] {
             assert_eq!(wait(long, u32::MAX), (false, 1));
             time.set(time.get() + pause - 1);
@@ -388,9 +396,9 @@ mod tests {
         assert_eq!(spinner.turn(20_000), Turn::Yield);
         let mut now = 20_001 + INTERRUPTED;
         assert_eq!(spinner.turn(now), Turn::Park);
-        for length in [PAUSE.0, 2 * PAUSE.0] {
-            spinner.slept(now + length - 1_000_000);
-            let turns = turns(&mut spinner, now + length - 1_000_000, |_| 1_000);
+        for length in [PAUSES.least, 2 * PAUSES.least] {
+            spinner.slept(now + length / 2);
+            let turns = turns(&mut spinner, now + length / 2, |_| 1_000);
             assert_eq!(count(&turns, Turn::Yield), 0, "{turns:?}");
             now += length;
             spinner.slept(now);
@@ -424,7 +432,7 @@ mod tests {
                 }
                 now
             };
-            let least = CROWDED_PAUSE.0;
+            let least = CROWDED_PAUSES.least;
             let now = interrupt(&[least, 2 * least, 4 * least]);
             let mut spinner = Spinner::new(Waiting::SpinThenPark, SPIN, now, &crowd);
             assert_eq!([spinner.turn(now + 2_000), spinner.turn(now + 5_000)], [Turn::Yield; 2]);
@@ -439,13 +447,23 @@ mod tests {
         let backoff = backoff();
         let mut spin = Spinner::new(Waiting::Spin, SPIN, 0, &backoff);
         assert_eq!(spin.turn(INTERRUPTED + 1), Turn::Park);
-        let mut now = INTERRUPTED + 1 + PAUSE.0;
+        let mut now = INTERRUPTED + 1 + PAUSES.least;
         spin.slept(now);
         assert_eq!(spin.turn(now), Turn::Spin);
         now += INTERRUPTED + 1;
         assert_eq!(spin.turn(now), Turn::Park);
-        now += PAUSE.0;
+        now += PAUSES.least;
         spin.slept(now);
         assert_eq!(spin.turn(now), Turn::Park, "the second time takes longer");
+        now += PAUSES.least;
+        for _ in 0..3 {
+            // Long after that it is the first time again.
+            now += PAUSES.apart;
+            spin.slept(now);
+            assert_eq!(spin.turn(now + INTERRUPTED + 1), Turn::Park);
+            now += INTERRUPTED + 1 + PAUSES.least;
+            spin.slept(now);
+            assert_eq!(spin.turn(now), Turn::Spin);
+        }
     }
 }
