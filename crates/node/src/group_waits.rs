@@ -40,7 +40,7 @@ pub(crate) struct GroupWaits {
     serial: u32,
     /// Changes whenever a wait is done.
     activity: u64,
-    /// Changes whenever what threads wait for does.
+    /// Changes whenever a wait that is not done is forgotten, and when a thread has started a collective.
     changes: u64,
     /// Members were told that this lane sleeps.
     asleep: bool,
@@ -80,7 +80,7 @@ impl GroupWaits {
         }
     }
 
-    /// A thread has started what other threads that wait are to wait for, too.
+    /// A thread has started a collective, which threads that wait are to advance.
     pub(crate) fn note_started(&mut self) {
         self.changes += 1;
     }
@@ -117,7 +117,7 @@ impl GroupWaits {
         self.activity
     }
 
-    /// Changes whenever a wait that is not done is forgotten, and when something was started.
+    /// Changes whenever a wait that is not done is forgotten, and when a thread has started a collective.
     #[inline]
     pub(crate) fn changes(&self) -> u64 {
         self.changes

@@ -29,7 +29,7 @@ fn sharing(group: &Group) -> Group {
     group.with_choices(Choices::with(lines)).unwrap()
 }
 
-/// Connects all pairs of members, so that a loss is heard of and not found out by dialling.
+/// Connects all pairs of members, so that nobody has to dial a lost member to learn of its loss.
 fn connect_all(group: &Group) {
     let lens = vec![1; group.size()];
     let call = Call::AllToAllVaried { send: lens.clone(), receive: lens };

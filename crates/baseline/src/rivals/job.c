@@ -244,8 +244,8 @@ static void collective(const char *name, uint64_t n, uint64_t step, uint64_t *mi
   }
 }
 
-/* Rank 0 ends the wait of all others after some time. */
-static void everyone_sleeps(unsigned long long milliseconds) {
+/* All others wait until rank 0 ends that, after some time. */
+static void let_others_wait(unsigned long long milliseconds) {
   if (rank == 0) {
     struct timespec t = {(time_t)(milliseconds / 1000), (long)(milliseconds % 1000) * 1000000};
     nanosleep(&t, 0);
@@ -270,12 +270,12 @@ static void experiment(const char *word) {
     sum = halo(count);
     ns = now() - begin;
   } else if (!strcmp(name, "asleep")) {
-    /* Once before: opening channels to all others costs more than to wait for long. */
-    everyone_sleeps(0);
+    /* Once before, to open the channels: that costs more than a long wait. */
+    let_others_wait(0);
     MPI_Barrier(MPI_COMM_WORLD);
     cpu_before = cpu();
     begin = now();
-    everyone_sleeps(count);
+    let_others_wait(count);
     ns = now() - begin;
   } else {
     uint64_t n = bytes / 8, *mine = words(n), *all = words(2 * n * (uint64_t)size);

@@ -426,7 +426,7 @@ impl Lane {
         self.tags.activity() + self.multicast.activity() + self.groups.activity()
     }
 
-    /// Changes with [`Lane::request_activity`], and whenever what threads wait for does.
+    /// Changes with [`Lane::request_activity`], and whenever threads that wait have to look again.
     #[inline]
     pub(crate) fn wait_activity(&self) -> u64 {
         self.request_activity() + self.groups.changes()

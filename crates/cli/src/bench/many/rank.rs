@@ -124,11 +124,11 @@ impl Rank {
                 elapsed(begin)
             }
             "asleep" => {
-                // Once before: opening channels to all others costs more than to wait for long.
-                self.sleep(Duration::ZERO)?;
+                // Once before, to open the channels: that costs more than a long wait.
+                self.let_others_wait(Duration::ZERO)?;
                 self.world.barrier()?;
                 (cpu, begin) = (CpuTime::of_process(), Instant::now());
-                self.sleep(Duration::from_millis(count))?;
+                self.let_others_wait(Duration::from_millis(count))?;
                 elapsed(begin)
             }
             _ => {
@@ -150,8 +150,8 @@ impl Rank {
         Ok([ns, totals[0], totals[1], totals[2]])
     }
 
-    /// Rank 0 ends the wait of all others after some time.
-    fn sleep(&self, time: Duration) -> Result<()> {
+    /// All others wait until rank 0 ends that, after some time.
+    fn let_others_wait(&self, time: Duration) -> Result<()> {
         if self.rank == 0 {
             std::thread::sleep(time);
             self.end((1..self.size).collect())
