@@ -104,6 +104,8 @@ impl Endpoint {
         let config = &self.shared.config;
         let mut times: Option<(Option<Nanos>, Spinner<'_>)> = None;
         let mut parked = None;
+        // The lane's activity before the last sleep.
+        let mut asleep_since = None;
         loop {
             // Before `done` is called: what has woken another thread since, this one must not sleep through.
             let turn = self.shared.turns.current();
@@ -150,6 +152,9 @@ impl Endpoint {
             if until.is_some_and(|at| now >= at) {
                 return Ok(false);
             }
+            if asleep_since.take().is_some_and(|before| before != seen) {
+                spinner.something_came(now);
+            }
             match spinner.turn(now) {
                 Turn::Spin if self.shared.lane.is_shared() => {
                     (0..SHARED_PAUSE).for_each(|_| std::hint::spin_loop());
@@ -160,6 +165,7 @@ impl Endpoint {
                     parked.get_or_insert_with(|| Parked::new(&self.shared.polls));
                     self.shared.park((turn, seen), *until);
                     spinner.slept(self.now());
+                    asleep_since = Some(seen);
                 }
             }
         }

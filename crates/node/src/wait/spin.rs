@@ -162,6 +162,8 @@ enum Stage {
     /// Others ran when it was offered.
     Sharing,
     Parking,
+    /// It was woken, and has found nothing yet.
+    Woken,
 }
 
 /// One wait.
@@ -193,6 +195,9 @@ impl<'a> Spinner<'a> {
 
     /// Decides the next turn; `now` is the time after a poll that found nothing.
     pub(crate) fn turn(&mut self, now: Nanos) -> Turn {
+        if self.stage == Stage::Woken {
+            return Turn::Park;
+        }
         let away = now.saturating_sub(self.last);
         self.last = now;
         self.turned = true;
@@ -214,7 +219,7 @@ impl<'a> Spinner<'a> {
             self.stage = Stage::Parking;
         }
         match self.stage {
-            Stage::Parking => return Turn::Park,
+            Stage::Parking | Stage::Woken => return Turn::Park,
             Stage::Spinning if now.saturating_sub(self.start) < self.alone => return Turn::Spin,
             Stage::Spinning => self.stage = Stage::Offering,
             Stage::Offering | Stage::Sharing if away > ALONE => {
@@ -236,12 +241,25 @@ impl<'a> Spinner<'a> {
         matches!(self.stage, Stage::Offering | Stage::Sharing) && self.policy == Waiting::SpinThenPark
     }
 
-    /// The time asleep does not count as an interruption.
+    /// The time asleep does not count as an interruption. A wait that spins before it parks sleeps again
+    /// after the next poll, unless that shows [`Spinner::something_came`].
     pub(crate) fn slept(&mut self, now: Nanos) {
         self.last = now;
         if self.policy == Waiting::SpinThenPark {
-            *self = Spinner::new(self.policy, Duration::from_nanos(self.spin), now, self.backoff);
+            self.begin_again(now);
+            self.stage = Stage::Woken;
         }
+    }
+
+    /// Something came while the wait slept, though not what it waits for: more may follow soon.
+    pub(crate) fn something_came(&mut self, now: Nanos) {
+        if self.stage == Stage::Woken {
+            self.begin_again(now);
+        }
+    }
+
+    fn begin_again(&mut self, now: Nanos) {
+        *self = Spinner::new(self.policy, Duration::from_nanos(self.spin), now, self.backoff);
     }
 
     /// Remembers whether polling alone would have been enough.
@@ -303,6 +321,7 @@ mod tests {
         assert_eq!(both.turn(10_000), Turn::Spin);
         assert_eq!(turns(&mut both, 20_000, |_| 500), [[Turn::Yield; 4].as_slice(), &[Turn::Park]].concat());
         both.slept(1_000_000);
+        both.something_came(1_000_400);
         assert_eq!(both.turn(1_000_500), Turn::Spin);
         let mut spin = Spinner::new(Waiting::Spin, SPIN, 0, &backoff);
         for i in 1..1000 {
@@ -376,6 +395,30 @@ mod tests {
         assert!(found && looks == 5);
     }
 
+    /// N-7: a wait that is woken for nothing sleeps again after one poll, and says nothing about polling.
+    #[test]
+    fn who_is_woken_for_nothing_sleeps_again() {
+        let backoff = backoff();
+        let mut spinner = Spinner::new(Waiting::SpinThenPark, SPIN, 0, &backoff);
+        turns(&mut spinner, 100, |_| 500);
+        for second in 1..=10 * Nanos::from(VAIN) {
+            let now = second * 1_000_000_000;
+            spinner.slept(now);
+            assert_eq!(spinner.turn(now + 10 * INTERRUPTED), Turn::Park);
+        }
+        drop(spinner);
+        assert!(!backoff.is_vain() && !backoff.is_pausing(0));
+        // It does not spin either where ranks outnumber the cores.
+        let crowd = SpinBackoff::new(64, 2);
+        let mut spinner = Spinner::new(Waiting::SpinThenPark, SPIN, 0, &crowd);
+        turns(&mut spinner, 100, |_| 500);
+        spinner.slept(1_000_000_000);
+        assert_eq!(spinner.turn(1_000_000_100), Turn::Park);
+        spinner.slept(2_000_000_000);
+        spinner.something_came(2_000_000_100);
+        assert_eq!(spinner.turn(2_000_000_200), Turn::Spin);
+    }
+
     /// N-7: a wait that ends right after a sleep says nothing about polling.
     #[test]
     fn what_ends_a_sleep_is_not_found_by_polling() {
@@ -398,10 +441,12 @@ mod tests {
         assert_eq!(spinner.turn(now), Turn::Park);
         for length in [PAUSES.least, 2 * PAUSES.least] {
             spinner.slept(now + length / 2);
+            spinner.something_came(now + length / 2);
             let turns = turns(&mut spinner, now + length / 2, |_| 1_000);
             assert_eq!(count(&turns, Turn::Yield), 0, "{turns:?}");
             now += length;
             spinner.slept(now);
+            spinner.something_came(now);
             assert_eq!(spinner.turn(now + 20_000), Turn::Yield);
             now += 20_001 + INTERRUPTED;
             assert_eq!(spinner.turn(now), Turn::Park);
@@ -426,6 +471,7 @@ mod tests {
                     assert_eq!(spinner.turn(now + 2_001 + 2 * long), Turn::Park, "{ranks} ranks");
                     now += 2_001 + 2 * long + pause - 1 - CROWDED_SPIN;
                     spinner.slept(now);
+                    spinner.something_came(now);
                     assert_eq!(spinner.turn(now), Turn::Spin);
                     assert_eq!(spinner.turn(now + CROWDED_SPIN), Turn::Park, "{pause} ns have not passed");
                     now += CROWDED_SPIN + 1;
