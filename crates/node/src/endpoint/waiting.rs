@@ -130,6 +130,9 @@ impl Endpoint {
                 }
                 let now = self.shared.arrive(&mut lane);
                 if done(&mut lane) {
+                    if let Some((_, spinner)) = &mut times {
+                        spinner.ended(now);
+                    }
                     return Ok(true);
                 }
                 // A program that waits inside a batch may wait for an answer to what is in it.
@@ -150,6 +153,7 @@ impl Endpoint {
                 (until, Spinner::new(waiting, config.spin, now, &self.shared.backoff))
             });
             if until.is_some_and(|at| now >= at) {
+                spinner.ended(now);
                 return Ok(false);
             }
             if asleep_since.take().is_some_and(|before| before != seen) {

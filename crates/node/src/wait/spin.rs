@@ -205,19 +205,33 @@ impl<'a> Spinner<'a> {
             Waiting::Park => Turn::Park,
             Waiting::SpinThenPark => self.spin_then_park(now, away),
             Waiting::Spin => {
-                if away > self.backoff.interrupted {
-                    self.backoff.back_off(now, &PAUSES);
-                }
+                self.note_interruption(now, away);
                 if self.backoff.is_pausing(now) { Turn::Park } else { Turn::Spin }
             }
         }
     }
 
-    fn spin_then_park(&mut self, now: Nanos, away: Nanos) -> Turn {
+    /// The wait ends; `now` is the time of its last poll. What came while another thread had the core does
+    /// not make up for its loss.
+    #[inline]
+    pub(crate) fn ended(&mut self, now: Nanos) {
+        if self.turned && self.policy != Waiting::Park {
+            self.note_interruption(now, now.saturating_sub(self.last));
+        }
+    }
+
+    /// Polls were `away` apart.
+    #[inline]
+    fn note_interruption(&mut self, now: Nanos, away: Nanos) {
         if away > self.backoff.interrupted {
-            self.backoff.back_off(now, if self.backoff.crowded { &CROWDED_PAUSES } else { &PAUSES });
+            let crowded = self.backoff.crowded && self.policy == Waiting::SpinThenPark;
+            self.backoff.back_off(now, if crowded { &CROWDED_PAUSES } else { &PAUSES });
             self.stage = Stage::Parking;
         }
+    }
+
+    fn spin_then_park(&mut self, now: Nanos, away: Nanos) -> Turn {
+        self.note_interruption(now, away);
         match self.stage {
             Stage::Parking | Stage::Woken => return Turn::Park,
             Stage::Spinning if now.saturating_sub(self.start) < self.alone => return Turn::Spin,
@@ -393,6 +407,29 @@ mod tests {
             },
         );
         assert!(found && looks == 5);
+    }
+
+    /// N-7: a wait that finds something after its core was taken away has lost it nevertheless.
+    #[test]
+    fn what_came_meanwhile_does_not_excuse_an_interruption() {
+        for (policy, spin) in [(Waiting::SpinThenPark, 20_000), (Waiting::Spin, 100)] {
+            for (away, pauses) in [(INTERRUPTED, false), (INTERRUPTED + 1, true)] {
+                let backoff = backoff();
+                let mut spinner = Spinner::new(policy, SPIN, 0, &backoff);
+                assert_ne!(spinner.turn(spin), Turn::Park);
+                spinner.ended(spin + away);
+                drop(spinner);
+                assert_eq!(backoff.is_pausing(spin + away), pauses, "{policy:?} {away}");
+            }
+        }
+        // Whoever slept has not lost its core.
+        let backoff = backoff();
+        let mut spinner = Spinner::new(Waiting::SpinThenPark, SPIN, 0, &backoff);
+        turns(&mut spinner, 100, |_| 500);
+        spinner.slept(1_000_000);
+        spinner.ended(1_000_000 + 2 * INTERRUPTED);
+        drop(spinner);
+        assert!(!backoff.is_pausing(1_000_000));
     }
 
     /// N-7: a wait that is woken for nothing sleeps again after one poll, and says nothing about polling.
