@@ -244,7 +244,7 @@ static void collective(const char *name, uint64_t n, uint64_t step, uint64_t *mi
   }
 }
 
-/* All others wait until rank 0 ends that, after some time. */
+/* Rank 0 sleeps for some time and then sends to all others, which wait for that. */
 static void let_others_wait(unsigned long long milliseconds) {
   if (rank == 0) {
     struct timespec t = {(time_t)(milliseconds / 1000), (long)(milliseconds % 1000) * 1000000};

@@ -150,7 +150,7 @@ impl Rank {
         Ok([ns, totals[0], totals[1], totals[2]])
     }
 
-    /// All others wait until rank 0 ends that, after some time.
+    /// Rank 0 sleeps for some time and then sends to all others, which wait for that.
     fn let_others_wait(&self, time: Duration) -> Result<()> {
         if self.rank == 0 {
             std::thread::sleep(time);
