@@ -129,16 +129,16 @@ impl Endpoint {
                     std::hint::spin_loop();
                 }
                 let now = self.shared.arrive(&mut lane);
-                if done(&mut lane) {
+                let found = done(&mut lane) || {
+                    // A program that waits inside a batch may wait for an answer to what is in it.
+                    lane.flush_batch(now);
+                    lane.poll_deferred(now);
+                    done(&mut lane)
+                };
+                if found {
                     if let Some((_, spinner)) = &mut times {
                         spinner.ended(now);
                     }
-                    return Ok(true);
-                }
-                // A program that waits inside a batch may wait for an answer to what is in it.
-                lane.flush_batch(now);
-                lane.poll_deferred(now);
-                if done(&mut lane) {
                     return Ok(true);
                 }
                 // It was not what the caller waits for, so nothing need wait for the caller.

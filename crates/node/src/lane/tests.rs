@@ -6,6 +6,7 @@ mod local;
 mod outgoing;
 mod receive;
 mod transmit;
+mod waiting;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -93,6 +94,13 @@ impl Datagram for Wire {
     fn counters(&self) -> DeviceCounters {
         DeviceCounters::default()
     }
+}
+
+/// A device that reaches nobody.
+fn dead_end(addr: SocketAddr) -> Wire {
+    let arena = Arena::new(64, MAX_FRAME);
+    let (out, input, events) = Default::default();
+    Wire { arena, addr, peer: addr, out, input, events, queued: 0, trains: Trains::default() }
 }
 
 /// Two lanes and the wire between them.

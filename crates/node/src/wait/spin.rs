@@ -124,7 +124,8 @@ impl SpinBackoff {
         self.crowded
     }
 
-    fn is_pausing(&self, now: Nanos) -> bool {
+    /// Whether waits keep to parking.
+    pub(crate) fn is_pausing(&self, now: Nanos) -> bool {
         now < self.park_until.load(Ordering::Relaxed)
     }
 

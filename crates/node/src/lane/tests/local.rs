@@ -184,13 +184,6 @@ fn cleared_bits_delay_and_lose_nothing() {
     }
 }
 
-/// A device that reaches nobody.
-fn dead_end(addr: SocketAddr) -> Wire {
-    let arena = Arena::new(64, MAX_FRAME);
-    let (out, input, events) = Default::default();
-    Wire { arena, addr, peer: addr, out, input, events, queued: 0, trains: Trains::default() }
-}
-
 /// N-16: more nodes dial at once than may wait to be accepted; all of them share memory in the end.
 #[test]
 fn a_full_backlog_is_tried_again() {
