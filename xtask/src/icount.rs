@@ -27,6 +27,7 @@ mod callgrind;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -63,7 +64,13 @@ struct Example {
     functions: &'static [&'static str],
 }
 
-const EXAMPLES: [Example; 3] = [
+impl Example {
+    fn source(&self) -> String {
+        format!("crates/{}/examples/{}.rs", self.folder, self.name)
+    }
+}
+
+static EXAMPLES: [Example; 3] = [
     Example {
         package: "tautline-node",
         folder: "node",
@@ -232,30 +239,44 @@ impl Tree {
     fn this() -> Tree {
         Tree { root: run::root(), target: run::target_dir() }
     }
+
+    fn examples(&self) -> Vec<&'static Example> {
+        EXAMPLES.iter().filter(|example| self.root.join(example.source()).is_file()).collect()
+    }
+
+    fn build(&self, examples: &[&Example]) -> Command {
+        let mut build = run::command("cargo build --quiet --release");
+        for example in examples {
+            build.args(["-p", example.package, "--example", example.name]);
+        }
+        build.current_dir(&self.root).env("CARGO_TARGET_DIR", &self.target);
+        // Both change the code that rustc generates; incremental builds change the counts by up to 2 %.
+        build.env("CARGO_INCREMENTAL", "0").env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
+        build
+    }
+}
+
+/// What [`check`] builds.
+pub fn builds() -> Vec<Command> {
+    let tree = Tree::this();
+    vec![tree.build(&tree.examples())]
 }
 
 /// Builds the examples of a tree and counts the scenarios that it has, on all processors.
 fn count_all(tree: &Tree) -> Result<Vec<(&'static str, PerFrame)>> {
-    let mut build = "cargo build --quiet --release".to_owned();
+    let examples = tree.examples();
+    for example in EXAMPLES.iter().filter(|example| !examples.iter().any(|has| has.name == example.name)) {
+        println!("{} has no {}", tree.root.display(), example.source());
+    }
+    if examples.is_empty() {
+        bail!("{} has no scenario to count", tree.root.display());
+    }
+    run::check(&mut tree.build(&examples))?;
     let mut jobs = Vec::new();
-    for example in &EXAMPLES {
-        let source = format!("crates/{}/examples/{}.rs", example.folder, example.name);
-        if !tree.root.join(&source).is_file() {
-            println!("{} has no {source}", tree.root.display());
-            continue;
-        }
-        write!(build, " -p {} --example {}", example.package, example.name)?;
+    for example in examples {
         let program = tree.target.join("release/examples").join(example.name);
         jobs.extend(example.scenarios.iter().map(|scenario| (example, program.clone(), *scenario)));
     }
-    if jobs.is_empty() {
-        bail!("{} has no scenario to count", tree.root.display());
-    }
-    let mut build = run::command(&build);
-    build.current_dir(&tree.root).env("CARGO_TARGET_DIR", &tree.target);
-    // Both change the code that rustc generates; incremental builds change the counts by up to 2 %.
-    build.env("CARGO_INCREMENTAL", "0").env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
-    run::check(&mut build)?;
     let counted = in_parallel(&jobs, |(example, program, scenario)| count(example, program, scenario));
     let named = jobs.iter().zip(counted).map(|((_, _, scenario), counted)| Ok((*scenario, counted?)));
     let known = named.filter_map(|counted: Result<_>| match counted {

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod ahead;
 mod features;
 mod icount;
 mod mpi;

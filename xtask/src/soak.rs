@@ -11,7 +11,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 
 use crate::run;
-pub use parts::{Build, sanitize};
+pub use parts::{Build, sanitize, sanitizer_builds};
 use parts::{Part, Step};
 use record::{Record, Row};
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{features, icount, programs, run, setup, skips, soak, tidy};
+use crate::{ahead, features, icount, programs, run, setup, skips, soak, tidy};
 
 const FORMAT: &str = "cargo fmt --all -- --check";
 const CLIPPY: &str = "cargo clippy --workspace --all-targets -- -D warnings";
@@ -57,7 +57,7 @@ struct Stage {
 }
 
 const STAGES: &[Stage] = &[
-    Stage { name: "setup", quick: false, run: install_what_tests_need },
+    Stage { name: "setup", quick: false, run: set_up },
     Stage { name: "format", quick: true, run: || cargo(FORMAT) },
     Stage { name: "clippy", quick: true, run: || cargo(CLIPPY) },
     Stage {
@@ -159,7 +159,15 @@ fn disk_is_full(free: u64, needed: u64) -> Option<String> {
     })
 }
 
-fn install_what_tests_need() -> Result<Outcome> {
+/// What is built ahead depends on what is installed.
+fn set_up() -> Result<Outcome> {
+    let installed = install_what_tests_need();
+    let builds = [fuzz_builds(), instruction_count_builds(), soak::sanitizer_builds()];
+    ahead::start(builds.into_iter().flatten().collect());
+    Ok(installed)
+}
+
+fn install_what_tests_need() -> Outcome {
     let built = run::target_dir().join("debug/deps").exists();
     if let Some(little) =
         run::free_mib(&run::target_dir()).filter(|_| !built).and_then(|free| disk_is_full(free, DISK_MIB))
@@ -168,12 +176,12 @@ fn install_what_tests_need() -> Result<Outcome> {
     }
     let missing = setup::missing();
     if missing.is_empty() {
-        return Ok(Outcome::Passed);
+        return Outcome::Passed;
     }
-    if let Err(error) = setup::install_all() {
-        return Ok(Outcome::Skipped(format!("without {}: {error:#}", missing.join(", "))));
+    match setup::install_all() {
+        Ok(()) => Outcome::Passed,
+        Err(error) => Outcome::Skipped(format!("without {}: {error:#}", missing.join(", "))),
     }
-    Ok(Outcome::Passed)
 }
 
 fn loom() -> Result<Outcome> {
@@ -214,9 +222,22 @@ fn instruction_counts() -> Result<Outcome> {
     Ok(icount::check()?.map_or(Outcome::Passed, Outcome::Skipped))
 }
 
+/// What [`instruction_counts`] builds.
+fn instruction_count_builds() -> Vec<Command> {
+    let counts = run::find_program("valgrind").is_some();
+    if counts { icount::builds() } else { Vec::new() }
+}
+
 fn docs() -> Result<Outcome> {
     println!("{DOCS}");
     run::check(run::command(DOCS).env("RUSTDOCFLAGS", "-D warnings")).map(|()| Outcome::Passed)
+}
+
+/// What [`fuzz_smoke`] builds.
+fn fuzz_builds() -> Vec<Command> {
+    let mut command = run::command(&format!("bash {FUZZ_SCRIPT}"));
+    command.env("FUZZ_SECONDS", "0");
+    vec![command]
 }
 
 fn fuzz_smoke() -> Result<Outcome> {

@@ -253,14 +253,30 @@ pub fn sanitize() -> Result<Option<String>> {
         return Ok(Some(why));
     }
     for line in SANITIZED_TESTS {
-        let mut command = run::command(line);
-        with_sanitizer(&mut command).env("TAUTLINE_SCRIBBLES", SHORT_SCRIBBLES.to_string());
-        // Most of the time goes into the build.
-        command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0");
+        let mut command = sanitized_test(line);
         println!("{}", run::shown(&command));
         run::check(&mut command)?;
     }
     Ok(None)
+}
+
+/// What [`sanitize`] builds.
+pub fn sanitizer_builds() -> Vec<Command> {
+    let tests = if lacks_sanitizer().is_none() { SANITIZED_TESTS } else { &[] };
+    let build = |line: &&str| {
+        let mut command = sanitized_test(line);
+        command.arg("--no-run");
+        command
+    };
+    tests.iter().map(build).collect()
+}
+
+fn sanitized_test(line: &str) -> Command {
+    let mut command = run::command(line);
+    with_sanitizer(&mut command).env("TAUTLINE_SCRIBBLES", SHORT_SCRIBBLES.to_string());
+    // Most of the time goes into the build.
+    command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0");
+    command
 }
 
 /// Runs a fuzz target for some seconds.
