@@ -183,6 +183,13 @@ impl Peering {
         }
     }
 
+    /// Stops sending hellos, and forgets the link for a hello that was answered: the peer is reached in another
+    /// way.
+    pub fn stop_opening(&mut self) {
+        self.stop_connecting();
+        self.candidate = None;
+    }
+
     /// Returns the live link, which may be over.
     #[inline]
     pub fn link(&self) -> Option<&Link> {

@@ -107,6 +107,10 @@ impl Lane {
                 return;
             }
         }
+        // N-16: the peer may have accepted a dial since. If it did not, the next hello gets the same welcome.
+        if shake.kind == Kind::Welcome && self.is_dialling(rank) {
+            return;
+        }
         self.status.has_links = true;
         let fresh = self.fresh(rank);
         if shake.kind == Kind::Hello && self.peers.size() > 2 {

@@ -362,6 +362,11 @@ impl Lane {
         discovery.only
     }
 
+    /// Whether an answer to a dial is awaited.
+    pub(super) fn is_dialling(&self, rank: Rank) -> bool {
+        self.local.discovery.as_ref().is_some_and(|discovery| discovery.is_dialling(rank))
+    }
+
     /// Opens the listener after all, so that peers which connect from now on share memory (N-17).
     #[cold]
     fn reopen_listener(&mut self, now: Nanos) {
@@ -398,7 +403,7 @@ impl Lane {
                 // A peer that had been there may come back, too.
                 let peer = self.peers.member(rank);
                 let wanted = !peer.channel.is_shared() && now < peer.connect_by;
-                if peer.state == PeerState::Connecting || wanted {
+                if (peer.state == PeerState::Connecting || wanted) && !peer.channel.link.is_live() {
                     self.dial(now, rank);
                 }
             }
@@ -486,6 +491,8 @@ impl Lane {
     fn finish_dial(&mut self, now: Nanos, rank: Rank, dialled: Dialled) {
         let only = self.local.discovery.as_ref().is_some_and(|discovery| discovery.only);
         match dialled {
+            // N-16: a link that is live is not replaced; the peer learns that its answer was not used.
+            Dialled::Established(..) if self.peers.member(rank).channel.link.is_live() => {}
             Dialled::Established(shm, greeting) => {
                 self.establish_shm(now, rank, *shm, (greeting.answers, &greeting));
             }
@@ -515,7 +522,7 @@ impl Lane {
         discovery.established(rank, &mut shm, greeting.beacon);
         let connect_by = now + self.config.connect_timeout.as_nanos() as Nanos;
         let (peer, port) = self.channel(rank);
-        peer.channel.link.peering.stop_connecting();
+        peer.channel.link.peering.stop_opening();
         peer.reset_channel(port);
         let numbers = ChannelNumbers { ours: epoch as u32, theirs: greeting.epoch as u32 };
         let place = self.peers.place(rank) as u16;

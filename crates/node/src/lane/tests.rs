@@ -125,6 +125,19 @@ fn job(rank: usize) -> Job {
     Job::new(rank as Rank, JobKey::new([1; 32]), (0..2).map(|rank| Member::new(address(rank))).collect())
 }
 
+/// A lane, and the keys of the handlers "short" and "stream".
+fn new_lane(job: &Job, config: Config, wire: Wire, entropy: [u8; 32]) -> (Lane, [Key; 2]) {
+    let names = vec![("short".to_owned(), true), ("stream".to_owned(), false)];
+    let mut lane = Lane::new(job, 0, config, Box::new(wire), entropy, names).unwrap();
+    assert!(lane.add_peer(1 - job.rank));
+    let keys = ["short", "stream"].map(|name| {
+        let key = lane.names.insert(name);
+        lane.peers.iter_mut().for_each(|peer| peer.handlers.add_key(key, name));
+        key
+    });
+    (lane, keys)
+}
+
 impl Pair {
     fn new() -> Pair {
         Pair::with(|_, _| {})
@@ -135,7 +148,7 @@ impl Pair {
         let frames: [Frames; 2] = Default::default();
         let events: [Arc<Mutex<VecDeque<DeviceEvent>>>; 2] = Default::default();
         let trains: [Trains; 2] = Default::default();
-        let mut lanes = [0, 1].map(|rank: usize| {
+        let [(lane, keys), (other, same_keys)] = [0, 1].map(|rank: usize| {
             let wire = Wire {
                 arena: Arena::new(256, MAX_FRAME),
                 addr: address(rank),
@@ -148,21 +161,24 @@ impl Pair {
             };
             let (mut job, mut config) = (job(rank), Config::default());
             change(&mut job, &mut config);
-            let names = vec![("short".to_owned(), true), ("stream".to_owned(), false)];
-            let mut lane = Lane::new(&job, 0, config, Box::new(wire), [rank as u8 + 1; 32], names).unwrap();
-            assert!(lane.add_peer(1 - rank as Rank));
-            lane
+            new_lane(&job, config, wire, [rank as u8 + 1; 32])
         });
-        let [short, stream] = ["short", "stream"].map(|name| {
-            let keys = lanes.each_mut().map(|lane| {
-                let key = lane.names.insert(name);
-                lane.peers.iter_mut().for_each(|peer| peer.handlers.add_key(key, name));
-                key
-            });
-            assert_eq!(keys[0], keys[1]);
-            keys[0]
-        });
-        Pair { now: 1, lanes, frames, events, trains, short, stream }
+        assert_eq!(keys, same_keys);
+        let [short, stream] = keys;
+        Pair { now: 1, lanes: [lane, other], frames, events, trains, short, stream }
+    }
+
+    /// Another process takes the place of a rank, which has been killed.
+    fn restart(&mut self, rank: usize) {
+        let wire = Wire {
+            peer: address(1 - rank),
+            out: self.frames[1 - rank].clone(),
+            input: self.frames[rank].clone(),
+            events: self.events[rank].clone(),
+            trains: self.trains[rank].clone(),
+            ..dead_end(address(rank))
+        };
+        (self.lanes[rank], _) = new_lane(&job(rank), Config::default(), wire, [rank as u8 + 0x81; 32]);
     }
 
     /// A pair with an open channel and nothing under way.

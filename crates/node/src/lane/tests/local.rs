@@ -22,6 +22,138 @@ fn sharing() -> Pair {
     pair
 }
 
+/// Lets a rank share memory with others of the host.
+fn settle_on(host: &SimulatedHost, lane: &mut Lane) {
+    let discovery = Discovery::simulated(&job(lane.rank as usize), &Config::default(), host).unwrap();
+    lane.local.discovery = Some(Box::new(discovery));
+}
+
+/// A pair on one host whose dials fail for a millisecond, so that links are opened.
+fn pair_short_of_descriptors() -> (Pair, SimulatedHost) {
+    let (mut pair, host) = (Pair::new(), SimulatedHost::new());
+    for rank in [0, 1] {
+        settle_on(&host, &mut pair.lanes[rank]);
+        pair.lanes[rank].peers.member_mut(1 - rank as Rank).local.dial_after = pair.now + 1_000_000;
+    }
+    (pair, host)
+}
+
+/// Polls both sides until frames of this kind are under way to `to`, and takes them out.
+fn hold(pair: &mut Pair, to: usize, wanted: Kind) -> Vec<Vec<u8>> {
+    for _ in 0..100 {
+        pair.poll(to);
+        pair.poll(1 - to);
+        let frames = pair.intercept(to);
+        if frames.iter().any(|frame| kind(frame) == wanted) {
+            return frames;
+        }
+        pair.inject(to, frames);
+    }
+    panic!("no {wanted:?} is sent");
+}
+
+/// Lets both sides find out what they have to, for longer than a link may be silent; then messages flow, and
+/// memory is shared or not.
+fn assert_agreement(pair: &mut Pair, shared: bool) {
+    (0..50).for_each(|_| pair.pass(LOCAL_POLL_NS));
+    (0..50).for_each(|_| pair.pass(100_000_000));
+    assert_eq!([pair.state(0), pair.state(1)], [PeerState::Up; 2]);
+    for rank in [0, 1] {
+        let channel = &pair.lanes[rank].peers.member(1 - rank as Rank).channel;
+        assert_eq!((channel.is_shared(), channel.link.is_live()), (shared, !shared), "rank {rank}");
+        pair.send(rank, b"through").unwrap();
+        pair.settle();
+        assert_eq!(pair.take_short(1 - rank), [b"through"]);
+    }
+}
+
+/// N-16: a welcome may arrive when the node that sent the hello dials already, before or after the peer has
+/// accepted the dial. Both sides agree on one channel.
+#[test]
+fn a_welcome_does_not_cross_a_dial() {
+    for polls in [&[][..], &[1], &[0], &[0, 1]] {
+        let (mut pair, _host) = pair_short_of_descriptors();
+        pair.lanes[1].connect(pair.now, 0);
+        let welcome = hold(&mut pair, 1, Kind::Welcome);
+        pair.now += 1_000_000;
+        assert!(pair.lanes[1].dial(pair.now, 0));
+        for rank in polls {
+            pair.now += LOCAL_POLL_NS;
+            pair.lanes[*rank].poll(pair.now);
+        }
+        pair.inject(1, welcome);
+        assert_agreement(&mut pair, true);
+        for lane in &mut pair.lanes {
+            let down = std::iter::from_fn(|| lane.poll_event()).find(|e| matches!(e, Event::PeerDown { .. }));
+            assert!(down.is_none(), "{polls:?}: {down:?}");
+        }
+    }
+}
+
+/// N-16: a node that could not dial at once, because too many did, does not dial when a link is live.
+#[test]
+fn a_live_link_ends_the_dialling() {
+    let (mut pair, _host) = pair_short_of_descriptors();
+    pair.lanes[1].connect(pair.now, 0);
+    let welcome = hold(&mut pair, 1, Kind::Welcome);
+    pair.now += 1_000_000;
+    let now = pair.now;
+    pair.lanes[1].local.discovery.as_mut().unwrap().redial_later(now, 0);
+    pair.inject(1, welcome);
+    let first = hold(&mut pair, 0, Kind::Data);
+    for _ in 0..50 {
+        pair.pass(LOCAL_POLL_NS);
+        assert!(!pair.lanes[0].peers.member(1).channel.is_shared());
+    }
+    pair.inject(0, first);
+    assert_agreement(&mut pair, false);
+}
+
+/// N-16: a peer had its hello answered, was killed and restarted, and its successor shares memory. The first
+/// frame of its link arrives late: nobody waits for it.
+#[test]
+fn the_first_frame_of_a_former_process_opens_nothing() {
+    let (mut pair, host) = pair_short_of_descriptors();
+    pair.lanes[1].connect(pair.now, 0);
+    let first = hold(&mut pair, 0, Kind::Data);
+    kill(&mut pair.lanes[1]);
+    pair.restart(1);
+    settle_on(&host, &mut pair.lanes[1]);
+    pair.lanes[1].connect(pair.now, 0);
+    (0..5).for_each(|_| pair.pass(LOCAL_POLL_NS));
+    assert!(pair.lanes[0].peers.member(1).channel.is_shared());
+    let stale = pair.counters(0).stale;
+    pair.inject(0, first);
+    pair.lanes[0].poll_all_soon();
+    pair.poll(0);
+    assert_eq!(pair.counters(0).stale, stale + 1);
+    assert_agreement(&mut pair, true);
+}
+
+/// N-16: the same frame arrives while a dial waits for its answer. The link is live then, and is not replaced,
+/// until its silence shows that nobody is there.
+#[test]
+fn a_live_link_is_not_replaced_by_the_answer_to_a_dial() {
+    let (mut pair, host) = pair_short_of_descriptors();
+    pair.lanes[0].connect(pair.now, 1);
+    let first = hold(&mut pair, 1, Kind::Data);
+    kill(&mut pair.lanes[0]);
+    pair.restart(0);
+    settle_on(&host, &mut pair.lanes[0]);
+    pair.now += 1_000_000;
+    assert!(pair.lanes[1].dial(pair.now, 0));
+    pair.now += LOCAL_POLL_NS;
+    pair.lanes[0].poll(pair.now);
+    assert!(pair.lanes[0].peers.member(1).channel.is_shared(), "the dial is accepted");
+    pair.inject(1, first);
+    pair.lanes[1].poll(pair.now);
+    assert!(pair.lanes[1].peers.member(0).channel.link.is_live());
+    pair.now += LOCAL_POLL_NS;
+    pair.lanes[1].poll(pair.now);
+    assert!(!pair.lanes[1].peers.member(0).channel.is_shared());
+    assert_agreement(&mut pair, false);
+}
+
 /// Ends a lane as a killed process ends.
 fn kill(lane: &mut Lane) {
     lane.local.discovery = None;
