@@ -22,9 +22,12 @@ fn run(ip: &str, change: impl Fn(&mut UdpConfig), wrap: impl Fn(Udp) -> Box<dyn 
         });
         wrap(Udp::open(config).unwrap())
     };
-    // Bound and closed again: very likely nobody listens there.
-    let dead = UdpSocket::bind(bind).unwrap().local_addr().unwrap();
-    datagram_suite(|| (open(), open()), &DatagramOptions { dead: Some(dead), ..DatagramOptions::default() });
+    // A connected socket receives from its peer only: for everybody else nobody listens there. While it is
+    // open, nobody else gets the port.
+    let socket = UdpSocket::bind(bind).unwrap();
+    socket.connect(SocketAddr::new(bind.ip(), 9)).unwrap();
+    let dead = Some(socket.local_addr().unwrap());
+    datagram_suite(|| (open(), open()), &DatagramOptions { dead, ..DatagramOptions::default() });
 }
 
 fn boxed(udp: Udp) -> Box<dyn Datagram> {

@@ -6,8 +6,9 @@ mod spaces;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use netns_device::{NetnsDevice, data_frame, receive, send};
+use netns_device::{NetnsDevice, alone, data_frame, receive, send};
 use spaces::{Shape, Spaces, spaces};
 use tautline_device::conformance::{DatagramOptions, datagram_suite};
 use tautline_device::fault::{Fault, Faults};
@@ -29,6 +30,7 @@ fn open(spaces: &Arc<Spaces>, side: usize, v6: bool, mut config: XdpConfig) -> N
 /// Frames arrive by the rings in both directions, without a system call to receive.
 #[test]
 fn frames_cross_without_system_calls_to_receive() {
+    let _alone = alone();
     let Some(spaces) = spaces("frames_cross_without_system_calls_to_receive", Shape::default()) else {
         return;
     };
@@ -48,6 +50,7 @@ fn frames_cross_without_system_calls_to_receive() {
 /// Runs the suite in a thread of its own, because a thread that entered a namespace stays there.
 #[track_caller]
 fn suite(test: &'static str, shape: Shape, v6: bool, config: fn() -> XdpConfig) {
+    let _alone = alone();
     let Some(spaces) = spaces(test, shape) else { return };
     let spaces = &spaces;
     let run = || {
@@ -62,15 +65,18 @@ fn suite(test: &'static str, shape: Shape, v6: bool, config: fn() -> XdpConfig) 
             (Box::new(open(0)), Box::new(open(1)))
         };
         datagram_suite(pair, &DatagramOptions { dead: Some(dead), ..DatagramOptions::default() });
-        frames_arrive_by_rings(spaces, v6, config);
+        let undisturbed = (0..50).any(|_| frames_arrive_by_rings(spaces, v6, config));
+        assert!(undisturbed, "it always took a second");
     };
     std::thread::scope(|scope| scope.spawn(run).join()).expect("the suite");
     assert!(spaces.is_left_alone(), "no program is left");
 }
 
 /// D-10: frames up to the limit arrive in bursts, all by the rings, and are read in place; a dropped batch
-/// returns its chunks.
-fn frames_arrive_by_rings(spaces: &Arc<Spaces>, v6: bool, config: fn() -> XdpConfig) {
+/// returns its chunks. False if it took so long that a frame was due by the socket, to confirm the neighbour.
+fn frames_arrive_by_rings(spaces: &Arc<Spaces>, v6: bool, config: fn() -> XdpConfig) -> bool {
+    let begin = Instant::now();
+    let is_late = || begin.elapsed() > Duration::from_millis(900);
     let mut a = open(spaces, 0, v6, config());
     let mut b = open(spaces, 1, v6, config());
     let route = a.route(b.local_addr()).unwrap();
@@ -90,7 +96,7 @@ fn frames_arrive_by_rings(spaces: &Arc<Spaces>, v6: bool, config: fn() -> XdpCon
             .collect();
         a.flush();
         slots.into_iter().for_each(|slot| a.arena().give(slot));
-        assert!(receive(&mut b, burst.len()) == burst, "every byte, in order");
+        assert!(receive(&mut b, burst.len()) == burst || is_late(), "every byte, in order");
     }
     // Far more frames than there are chunks; each batch is dropped with its frames.
     for round in 0..100 {
@@ -98,8 +104,10 @@ fn frames_arrive_by_rings(spaces: &Arc<Spaces>, v6: bool, config: fn() -> XdpCon
         (0..8).for_each(|_| send(&mut a, route, &frame));
         assert!(receive(&mut b, 8).iter().all(|got| *got == frame), "round {round}");
     }
-    assert!(config().receive == Receive::BusyPoll || b.counters().receive_calls == 0, "no call to receive");
     assert!(b.device.refused_frames() == tautline_device::xdp::RefusedFrames::default());
+    let calls = config().receive == Receive::BusyPoll || b.counters().receive_calls == 0;
+    assert!(calls || is_late(), "no call to receive");
+    !is_late()
 }
 
 const JUMBO: Shape = Shape { mtu: 9_000, vlan: None, acquainted: true, queues: None };
@@ -113,6 +121,7 @@ fn mode(mode: Mode) -> XdpConfig {
 /// Wrappers handle frames that lie in the device's memory.
 #[test]
 fn wrapped_devices() {
+    let _alone = alone();
     let Some(spaces) = spaces("wrapped_devices", Shape::default()) else { return };
     let run = || {
         let wrap = |side| -> Box<dyn Datagram> {

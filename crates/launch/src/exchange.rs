@@ -276,8 +276,13 @@ mod tests {
         for text in said(join_all(2, mixed, |_, value| value).0) {
             assert!(text.contains("rank 1 has TAUTLINE_KEY_FILE set and rank 0 has not"), "{text}");
         }
-        let altered =
-            |key: &str, value: String| if key == "tautline-key-1" { value.replace('0', "1") } else { value };
+        let altered = |key: &str, mut value: String| {
+            if key == "tautline-key-1" {
+                let last = value.pop();
+                value.push(if last == Some('0') { '1' } else { '0' });
+            }
+            value
+        };
         let texts = said(join_all(2, |_| None, altered).0);
         assert!(texts[0].is_empty() && texts[1].contains("was altered"), "{texts:?}");
         let newer = |_: &str, value: String| value.replacen("tautline-1", "tautline-2", 1);

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use rustix::net::SendFlags;
 
-use super::{Ack, END, RESEND, Shape, Sink, is_transient, u64_at};
+use super::{Ack, END, Shape, Sink, is_transient, u64_at};
 use crate::cpu::{Measured, Stopwatch};
 use crate::mmsg::{HEAD, Inbox};
 use crate::transport::{SILENCE, SpinLimit, timed_out};
@@ -141,10 +141,10 @@ impl<'a> Receiver<'a> {
         }
     }
 
-    /// The last acknowledgement may be lost too: answers until the sender confirms it, or for a moment.
+    /// The last acknowledgement may be lost too: answers until the sender confirms it, or gives up.
     fn linger(&mut self, inbox: &mut Inbox) {
         let since = Instant::now();
-        while since.elapsed() < 10 * RESEND {
+        while since.elapsed() < SILENCE {
             match inbox.receive(self.pair.socket.as_fd(), true) {
                 Ok(()) => {
                     let end = |run: &[u8]| head(run).is_some_and(|(position, _)| position == END);

@@ -165,13 +165,14 @@ mod tests {
 
     #[test]
     fn a_job_that_ends_or_hangs_is_reported() {
-        let start = |script: &str| {
+        let start = |script: &str, patience: Duration| {
             let mut command = Command::new("sh");
             command.args(["-c", script, "job"]);
-            run_job(command, &[], Duration::from_millis(300), &mut || false)
+            run_job(command, &[], patience, &mut || false)
         };
-        assert!(start("echo why >&2; exit 3").unwrap_err().ends_with(": why"));
-        assert!(start("sleep 600").unwrap_err().starts_with("its ranks did not report"));
+        let (long, short) = (Duration::from_secs(60), Duration::from_millis(300));
+        assert!(start("echo why >&2; exit 3", long).unwrap_err().ends_with(": why"));
+        assert!(start("sleep 600", short).unwrap_err().starts_with("its ranks did not report"));
     }
 
     #[test]

@@ -32,12 +32,17 @@ fn frame() -> std::io::Result<()> {
         Ok((hello.to_bytes(prove), Contribution { pool: None, number }))
     };
     let dial = Dial::new(&path, contribute)?;
-    let incoming = match listener.accept(|error| Refusal::of(error).to_bytes(prove)) {
-        Accepted::Connection(incoming) => incoming,
-        Accepted::None => return Err(failed("no connection arrived")),
-        Accepted::Refused(error) | Accepted::Waiting(error) => return Err(error),
+    let (incoming, handover) = loop {
+        let incoming = match listener.accept(|error| Refusal::of(error).to_bytes(prove)) {
+            Accepted::Connection(incoming) => incoming,
+            Accepted::None => return Err(failed("no connection with a greeting arrived")),
+            Accepted::Refused(error) | Accepted::Waiting(error) => return Err(error),
+        };
+        // Other processes connect to see whether the listener's process lives, and say nothing.
+        if let Ok(Some((_, handover))) = incoming.poll_greeting(prove) {
+            break (incoming, handover);
+        }
     };
-    let (_, handover) = incoming.poll_greeting(prove)?.ok_or_else(|| failed("no greeting arrived"))?;
     let (answer, own) = contribute()?;
     let mut there = incoming.accept(handover, &answer, own, false)?;
     let (_, handles) = dial.poll_greeting(prove)?.ok_or_else(|| failed("no answer arrived"))?;

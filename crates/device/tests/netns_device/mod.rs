@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::spaces::{Shape, Spaces, spaces};
@@ -97,11 +97,15 @@ pub fn receive(device: &mut impl Datagram, want: usize) -> Vec<Vec<u8>> {
     let mut batch = RxBatch::new(16);
     let until = Instant::now() + Duration::from_millis(500);
     let mut got = Vec::new();
-    while got.len() < want && Instant::now() < until {
+    loop {
+        // Read first: a thread that was held up looks once more.
+        let late = Instant::now() >= until;
         device.recv(&mut batch).unwrap();
         got.extend(batch.frames().iter().map(|frame| batch.bytes(*frame).to_vec()));
+        if late || got.len() >= want {
+            return got;
+        }
     }
-    got
 }
 
 /// Returns a frame that looks like data (W-1).
@@ -129,12 +133,17 @@ pub fn open_udp(spaces: &Arc<Spaces>, side: usize) -> NetnsDevice<Udp> {
     NetnsDevice { device: Udp::open(udp_config(spaces, side)).unwrap(), spaces: spaces.clone(), side }
 }
 
-/// Runs in a thread of its own, because a thread that entered a namespace stays there; and alone: a child
-/// that another test forks keeps the sockets and queues of a device open until it executes its program.
+/// Keeps other tests of this program from forking: their child would keep the sockets and queues of a device
+/// open until it executes its program.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs in a thread of its own, because a thread that entered a namespace stays there; and [`alone`].
 #[track_caller]
 pub fn in_namespaces(test: &str, shape: Shape, run: impl FnOnce(&Arc<Spaces>) + Send) {
-    static ALONE: Mutex<()> = Mutex::new(());
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let Some(spaces) = spaces(test, shape) else { return };
     std::thread::scope(|scope| scope.spawn(|| run(&spaces)).join()).expect("the thread in the namespaces");
 }
