@@ -183,8 +183,8 @@ impl Peering {
         }
     }
 
-    /// Stops sending hellos, and forgets the link for a hello that was answered: the peer is reached in another
-    /// way.
+    /// Stops sending hellos, and forgets the link for a hello that was answered: the peer is reached in
+    /// another way.
     pub fn stop_opening(&mut self) {
         self.stop_connecting();
         self.candidate = None;

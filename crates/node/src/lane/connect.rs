@@ -108,7 +108,8 @@ impl Lane {
             }
         }
         // N-16: the peer may have accepted a dial since. If it did not, the next hello gets the same welcome.
-        if shake.kind == Kind::Welcome && self.is_dialling(rank) {
+        let discovery = self.local.discovery.as_ref();
+        if shake.kind == Kind::Welcome && discovery.is_some_and(|discovery| discovery.is_dialling(rank)) {
             return;
         }
         self.status.has_links = true;
@@ -210,6 +211,19 @@ impl Lane {
         if let Some((device, reason)) = told {
             self.push_transport(rank, device, reason);
         }
+    }
+
+    /// Why a peer on this host is reached by datagram; none if it is on another host, or this node was told
+    /// to use datagrams (N-17).
+    fn why_not_local(&mut self, rank: Rank) -> Option<String> {
+        let hints = &mut self.peers.member_mut(rank).local;
+        let (refused, same_host) = (hints.refused.take(), hints.same_host);
+        let Some(discovery) = &self.local.discovery else {
+            return self.local.unavailable.clone().filter(|_| same_host);
+        };
+        let no_listener = "on this host, and without a listener for shared memory: it was told to use datagrams, \
+                           belongs to another user, or could not open one";
+        refused.or_else(|| (same_host && discovery.reaches(rank)).then(|| no_listener.to_owned()))
     }
 
     /// Tells the program which transport a channel uses, and why.

@@ -362,11 +362,6 @@ impl Lane {
         discovery.only
     }
 
-    /// Whether an answer to a dial is awaited.
-    pub(super) fn is_dialling(&self, rank: Rank) -> bool {
-        self.local.discovery.as_ref().is_some_and(|discovery| discovery.is_dialling(rank))
-    }
-
     /// Opens the listener after all, so that peers which connect from now on share memory (N-17).
     #[cold]
     fn reopen_listener(&mut self, now: Nanos) {
@@ -563,19 +558,6 @@ impl Lane {
         );
         self.fall_back(now, rank);
         true
-    }
-
-    /// Why a peer on this host is reached by datagram; none if it is on another host, or this node was told
-    /// to use datagrams (N-17).
-    pub(super) fn why_not_local(&mut self, rank: Rank) -> Option<String> {
-        let hints = &mut self.peers.member_mut(rank).local;
-        let (refused, same_host) = (hints.refused.take(), hints.same_host);
-        let Some(discovery) = &self.local.discovery else {
-            return self.local.unavailable.clone().filter(|_| same_host);
-        };
-        let no_listener = "on this host, and without a listener for shared memory: it was told to use datagrams, \
-                           belongs to another user, or could not open one";
-        refused.or_else(|| (same_host && discovery.reaches(rank)).then(|| no_listener.to_owned()))
     }
 
     // The end.

@@ -65,9 +65,12 @@ impl FireCounter {
     pub(super) fn wait(&mut self, timeout: Option<Duration>) -> Result<u64> {
         let core = &self.core;
         let fired = || self.cell.fires() > self.taken;
-        // Unfinished handlers may still cause a fire.
+        // Messages that have not been taken, and unfinished handlers, may still cause a fire.
         let last_peer_lost = || {
-            timeout.is_none() && core.extraction.unfinished() == 0 && core.peer_loss.unreported().is_some()
+            timeout.is_none()
+                && core.extraction.unfinished() == 0
+                && core.peer_loss.unreported().is_some()
+                && core.node.has_slots().is_ok_and(|slots| !slots)
         };
         if !last_peer_lost() {
             wait_until(core, timeout, || fired() || self.cell.is_over(), last_peer_lost)?;

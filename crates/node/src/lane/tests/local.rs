@@ -130,8 +130,8 @@ fn the_first_frame_of_a_former_process_opens_nothing() {
     assert_agreement(&mut pair, true);
 }
 
-/// N-16: the same frame arrives while a dial waits for its answer. The link is live then, and is not replaced,
-/// until its silence shows that nobody is there.
+/// N-16: the same frame arrives while a dial waits for its answer. The link is live then, and is not
+/// replaced, until its silence shows that nobody is there.
 #[test]
 fn a_live_link_is_not_replaced_by_the_answer_to_a_dial() {
     let (mut pair, host) = pair_short_of_descriptors();
