@@ -117,13 +117,13 @@ fn the_smallest_configuration() {
             let (ep, count) = counter_with(job, config);
             let other = 1 - ep.rank();
             if ep.rank() == 0 {
-                for len in [1, 100, 3_000, 5_000] {
+                for len in [1, 100, 300, 700] {
                     ep.send(other, "data", &pattern(len, len)).unwrap();
                 }
             }
             ep.run_until(|| count.get().0 == 4).unwrap();
             if ep.rank() == 1 {
-                for len in [1, 100, 3_000, 5_000] {
+                for len in [1, 100, 300, 700] {
                     ep.send(other, "data", &pattern(len, len)).unwrap();
                 }
             }

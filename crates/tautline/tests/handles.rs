@@ -229,7 +229,7 @@ fn the_peer_dies() {
             run_over(device, 2, |job| {
                 let rpc = Rpc::new();
                 let config = config(|c| {
-                    c.link.silence = 300_000_000;
+                    c.link.silence = 3_000_000_000;
                     c.watchdog = c.watchdog.filter(|_| job.rank == 0);
                 });
                 let ep = join(echo(&rpc).config(config), job);

@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Barrier;
 use std::time::Duration;
 
 use crate::common::{await_event, config, failures_until, jobs, join, run, run_jobs, run_over};
@@ -44,8 +45,7 @@ fn sent_messages_can_be_kept() {
                 fill(number, &mut bytes);
                 ep.send(1, "keep", &bytes).unwrap();
             }
-            ep.run_until(|| ep.poll_event().is_some_and(|event| matches!(event, Event::PeerDown { .. })))
-                .unwrap();
+            await_event(&ep, |event| matches!(event, Event::PeerDown { .. }));
         } else {
             ep.run_until(|| kept.borrow().len() == KEPT).unwrap();
             for (number, message) in kept.borrow().iter().enumerate() {
@@ -179,6 +179,7 @@ fn loans_to_short_handlers_and_oneself() {
 #[test]
 fn kept_loans_hold_the_lender_back() {
     for waiting in [tautline::Waiting::Park, tautline::Waiting::SpinThenPark, tautline::Waiting::Spin] {
+        let refused = Barrier::new(2);
         run_over(DeviceName::Shm, 2, |job| {
             let builder = Endpoint::builder().config(config(|config| {
                 config.loan_pool = 1 << 20;
@@ -195,6 +196,7 @@ fn kept_loans_hold_the_lender_back() {
                 }
                 let error = ep.try_loan(1, 1).unwrap_err();
                 assert!(matches!(error, Error::Send(SendError::WouldBlock)), "{error}");
+                refused.wait();
                 // More than the pool's size is private memory.
                 assert!(!ep.loan(1, 2 << 20).unwrap().is_shared());
                 // Returned when the other side drops one.
@@ -205,6 +207,7 @@ fn kept_loans_hold_the_lender_back() {
                 return ep.close().unwrap();
             }
             ep.run_until(|| kept.borrow().len() == lent).unwrap();
+            refused.wait();
             std::thread::sleep(Duration::from_millis(50));
             let third = kept.borrow_mut().remove(2);
             check(2, &third.to_vec());

@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -103,6 +104,7 @@ fn any_of_several() {
 /// A dropped send goes on; an aborted one fails its receiver's handler, or was never begun.
 #[test]
 fn dropped_and_aborted() {
+    let aborted = Barrier::new(2);
     run(2, |job| {
         let (builder, received) = receiver();
         let ep = join(builder, job);
@@ -115,11 +117,13 @@ fn dropped_and_aborted() {
             extract_until(&ep, || ep.handled() == 1);
             assert!(!begun.is_done());
             begun.abort();
+            aborted.wait();
             ep.start_send(1, "data", "the end").unwrap().wait().unwrap();
         } else {
             extract_until(&ep, || received.borrow().iter().any(Result::is_ok));
-            // The second one is stuck behind its window: nothing extracts here.
+            // The second one is stuck behind its window: nothing extracts here until it is aborted.
             ep.send(0, "data", b"go on").unwrap();
+            aborted.wait();
             extract_until(&ep, || ep.handled() >= 2 && received.borrow().last().unwrap().is_ok());
             let received = received.borrow();
             assert!(received[0].as_ref().unwrap() == &pattern(LONG, 0));

@@ -160,6 +160,8 @@ struct Node {
     ep: Endpoint,
     rpc: Rpc,
     mail: Mail,
+    /// Calls of the service that never answers.
+    begun: Rc<Cell<u32>>,
     dropped: Rc<Cell<u32>>,
 }
 
@@ -174,7 +176,7 @@ impl Drop for CountDrop {
 /// Every kind of service, on every rank.
 fn node(job: Job) -> Node {
     let rpc = Rpc::new();
-    let dropped = Rc::new(Cell::new(0));
+    let (begun, dropped) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
     let (builder, mail) = with_mail(Endpoint::builder().with(&rpc));
     let builder = builder.with(rpc.serve_raw("echo", |_, request, answer| answer.extend_from_slice(request)));
     let builder = builder.with(rpc.serve_raw("bad", |_, _, _| panic!("as it should")));
@@ -195,8 +197,9 @@ fn node(job: Job) -> Node {
         let rest = caller.endpoint().call::<_, u64>(caller.rank(), "factorial", &(n - 1)).await;
         Ok(n * rest.map_err(|e| e.to_string())?)
     }));
-    let drops = dropped.clone();
+    let (begins, drops) = (begun.clone(), dropped.clone());
     let builder = builder.with(rpc.serve_bytes("never", move |_, _| {
+        begins.set(begins.get() + 1);
         let guard = CountDrop(drops.clone());
         async move {
             let _guard = guard;
@@ -208,7 +211,7 @@ fn node(job: Job) -> Node {
         bytes.reverse();
         Ok(bytes)
     }));
-    Node { ep: join(builder, job), rpc, mail, dropped }
+    Node { ep: join(builder, job), rpc, mail, begun, dropped }
 }
 
 /// Calls of every kind: raw and typed, long and short, many at once, nested; errors and panics reach the
@@ -259,7 +262,7 @@ fn calls_of_every_kind() {
 #[test]
 fn deadlines_and_cancellation() {
     run(2, |job| {
-        let Node { ep, rpc, mail, dropped } = node(job);
+        let Node { ep, rpc, mail, dropped, .. } = node(job);
         let peer = 1 - ep.rank();
         if ep.rank() == 1 {
             // A deadline includes connecting, and a call that was never sent is not cancelled.
@@ -305,7 +308,7 @@ fn deadlines_in_handlers() {
 #[test]
 fn a_call_whose_peer_dies() {
     run(2, |job| {
-        let Node { ep, rpc, mail, dropped } = node(job);
+        let Node { ep, rpc, mail, dropped, .. } = node(job);
         if ep.rank() == 1 {
             let call = rpc.call_raw(&ep, 0, "never", b"").unwrap();
             let gone = call.wait();

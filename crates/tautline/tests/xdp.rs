@@ -68,9 +68,7 @@ fn xdp_member() {
         count.set(number + 1);
     });
     let endpoint = builder.join_job(job).unwrap();
-    if role == "shared" {
-        std::fs::write(opened(&PathBuf::from(std::env::var("TAUTLINE_XDP_JOB").unwrap())), "").unwrap();
-    }
+    std::fs::write(opened(&PathBuf::from(std::env::var("TAUTLINE_XDP_JOB").unwrap())), "").unwrap();
     let transports = std::cell::RefCell::new(Vec::new());
     let note = |endpoint: &Endpoint| {
         let mut transports = transports.borrow_mut();
@@ -262,7 +260,7 @@ fn run(test: &str, role: &str, devices: [&str; 2], meanwhile: impl FnOnce(&Space
 fn run_in(spaces: &Spaces, role: &str, devices: [&str; 2], meanwhile: impl FnOnce(&Spaces)) -> [String; 2] {
     let second = start(spaces, 1, role, devices[1]);
     let first = start(spaces, 0, role, devices[0]);
-    until_open(spaces, devices);
+    until_open([&first, &second]);
     meanwhile(spaces);
     let said = [finish(first, "the sender"), finish(second, "the receiver")];
     assert!(said[1].contains(&format!("ALL {MESSAGES}")), "{}", said[1]);
@@ -272,12 +270,14 @@ fn run_in(spaces: &Spaces, role: &str, devices: [&str; 2], meanwhile: impl FnOnc
     said
 }
 
-/// Waits until both have opened their devices.
-fn until_open(spaces: &Spaces, devices: [&str; 2]) {
+/// Waits until all have opened their devices.
+fn until_open<'a>(ranks: impl IntoIterator<Item = &'a Running>) {
     let until = Instant::now() + Duration::from_secs(20);
-    while !(0..2).all(|side| devices[side] != "xdp" || spaces.has_program(side)) {
-        assert!(Instant::now() < until, "nobody opens it");
-        std::thread::sleep(Duration::from_millis(10));
+    for running in ranks {
+        while !opened(&running.job).exists() {
+            assert!(Instant::now() < until, "they do not all open it");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 
@@ -407,11 +407,7 @@ fn ranks_share_an_interface() {
     let ranks: Vec<_> =
         (0..2 * EACH).rev().map(|rank| (rank, start_of(&spaces, (rank, EACH), "shared", "xdp"))).collect();
     // Nobody finishes before all are there.
-    let until = Instant::now() + Duration::from_secs(20);
-    while !ranks.iter().all(|(_, running)| opened(&running.job).exists()) {
-        assert!(Instant::now() < until, "they do not all open it");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until_open(ranks.iter().map(|(_, running)| running));
     std::fs::write(sign_of(&spaces), "").unwrap();
     let mut shared = 0;
     for (rank, running) in ranks {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tautline::memory::{Cookie, MapCookie, Rights};
 use tautline::rpc::{Call, CallError, Rpc};
-use tautline::{Builder, DeviceName, Endpoint, Error, Event, Job, Message, Short, stream};
+use tautline::{Builder, DeviceName, Endpoint, Error, Event, Job, Message, PeerState, Short, stream};
 
 use super::{CountDrop, Mail, Node, next_cookie, node, part, with_mail};
 use crate::common::launch::Launcher;
@@ -49,9 +49,11 @@ fn a_server_restarts() {
             part(ep, &mail);
         },
         |job, again| {
-            let Node { ep, dropped, .. } = node(job);
+            let Node { ep, begun, dropped, .. } = node(job);
             let start = ep.handled();
-            extract_for(&ep, Duration::from_millis(300));
+            while begun.get() == 0 {
+                extract_for(&ep, Duration::from_millis(5));
+            }
             assert_eq!((ep.handled(), dropped.get()), (start, 0), "the service runs");
             let aperture = ep.aperture(8).unwrap();
             let cookie = aperture.cookie(.., Rights::READ).unwrap();
@@ -148,8 +150,10 @@ fn a_caller_restarts() {
             while calls.get() < 2 {
                 extract_for(&ep, Duration::from_millis(5));
             }
-            extract_for(&ep, Duration::from_millis(100));
-            assert_eq!(dropped.get(), 2, "both are over: one cancelled, one answered");
+            // Both are over then: one cancelled, one answered.
+            while dropped.get() < 2 {
+                extract_for(&ep, Duration::from_millis(5));
+            }
             part(ep, &mail);
         },
         |job, again| {
@@ -181,6 +185,9 @@ fn a_writer_restarts() {
             std::thread::sleep(Duration::from_millis(1500));
             let gone = reader.read(&mut half);
             assert!(matches!(gone, Err(Error::PeerGone(1, _))), "{gone:?}");
+            while ep.peer_state(1) != Some(PeerState::Up) {
+                extract_for(&ep, Duration::from_millis(5));
+            }
             part(ep, &mail);
         },
         |job, again| {
