@@ -124,6 +124,8 @@ pub struct Peering {
     authenticates: bool,
     state: State,
     candidate: Option<Candidate>,
+    /// Frames for the candidate are not handled.
+    suspended: bool,
     /// What a hello must bring as its cookie to count as recent, once a retry has asked for it (H-12).
     challenge: Option<[u8; 16]>,
     /// Links that a newer one replaced; the caller takes their tokens and events.
@@ -143,6 +145,7 @@ impl Peering {
             authenticates: true,
             state: State::Down,
             candidate: None,
+            suspended: false,
             challenge: None,
             superseded: Vec::new(),
             welcome: None,
@@ -183,11 +186,16 @@ impl Peering {
         }
     }
 
-    /// Stops sending hellos, and forgets the link for a hello that was answered: the peer is reached in
-    /// another way.
-    pub fn stop_opening(&mut self) {
+    /// Stops sending hellos, and opens no link for a hello that was answered, until [`Peering::resume`]: the
+    /// peer is reached in another way.
+    pub fn suspend(&mut self) {
         self.stop_connecting();
-        self.candidate = None;
+        self.suspended = true;
+    }
+
+    /// Links are opened again, also for a hello that was answered before. Its sender repeats its first frame.
+    pub fn resume(&mut self) {
+        self.suspended = false;
     }
 
     /// Returns the live link, which may be over.
@@ -304,7 +312,8 @@ impl Peering {
         channel: u32,
         bytes: &mut [u8],
     ) -> Result<(Option<Arrival>, Range<usize>), FrameError> {
-        let Some(mut candidate) = self.candidate.take_if(|c| c.link.channel() == channel) else {
+        let opens = |c: &mut Candidate| c.link.channel() == channel && now < c.expires && !self.suspended;
+        let Some(mut candidate) = self.candidate.take_if(opens) else {
             return Err(FrameError::Over);
         };
         let result = candidate.link.handle_frame(now, bytes);

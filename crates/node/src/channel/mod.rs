@@ -114,7 +114,10 @@ impl Channel {
     /// Takes the shared memory out, if there is any; datagrams take its place.
     pub(crate) fn detach_shm(&mut self) -> Option<Box<ShmChannel>> {
         match std::mem::replace(&mut self.kind, Kind::Link) {
-            Kind::Shm(shm) => Some(shm),
+            Kind::Shm(shm) => {
+                self.link.peering.resume();
+                Some(shm)
+            }
             kind => {
                 self.kind = kind;
                 None

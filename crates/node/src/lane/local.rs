@@ -517,7 +517,7 @@ impl Lane {
         discovery.established(rank, &mut shm, greeting.beacon);
         let connect_by = now + self.config.connect_timeout.as_nanos() as Nanos;
         let (peer, port) = self.channel(rank);
-        peer.channel.link.peering.stop_opening();
+        peer.channel.link.peering.suspend();
         peer.reset_channel(port);
         let numbers = ChannelNumbers { ours: epoch as u32, theirs: greeting.epoch as u32 };
         let place = self.peers.place(rank) as u16;

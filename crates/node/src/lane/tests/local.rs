@@ -90,6 +90,33 @@ fn a_welcome_does_not_cross_a_dial() {
     }
 }
 
+/// N-16: a dial is accepted, but the node that dialled cannot use the answer, and a welcome that was under
+/// way opens a link. The other side finds out that the memory is not used, and nobody is taken for dead.
+#[test]
+fn a_link_opens_when_the_answer_to_a_dial_cannot_be_used() {
+    let (mut pair, _host) = pair_short_of_descriptors();
+    pair.lanes[1].connect(pair.now, 0);
+    let welcome = hold(&mut pair, 1, Kind::Welcome);
+    pair.now += 1_000_000;
+    assert!(pair.lanes[1].dial(pair.now, 0));
+    pair.now += LOCAL_POLL_NS;
+    pair.lanes[0].poll(pair.now);
+    assert!(pair.lanes[0].peers.member(1).channel.is_shared(), "the dial is accepted");
+    pair.lanes[1].local.discovery.as_mut().unwrap().cancel_dials(0);
+    pair.inject(1, welcome);
+    let first = hold(&mut pair, 0, Kind::Data);
+    pair.inject(0, first);
+    pair.lanes[0].local.poll.poll_device_soon();
+    let stale = pair.counters(0).stale;
+    pair.poll(0);
+    assert_eq!(pair.counters(0).stale, stale + 1);
+    assert_agreement(&mut pair, false);
+    for lane in &mut pair.lanes {
+        let down = std::iter::from_fn(|| lane.poll_event()).find(|e| matches!(e, Event::PeerDown { .. }));
+        assert!(down.is_none(), "{down:?}");
+    }
+}
+
 /// N-16: a node that could not dial at once, because too many did, does not dial when a link is live.
 #[test]
 fn a_live_link_ends_the_dialling() {
