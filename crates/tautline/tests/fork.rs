@@ -5,11 +5,18 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::{Limit, jobs, join, run};
 use tautline::memory::Rights;
 use tautline::{Borrowed, Cookie, DeviceName, Endpoint, Error, Message, PeerState, SendError, Short};
+
+/// One test at a time: descriptors are counted, and inherited, by the whole process.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn forked<T>(result: tautline::Result<T>) -> bool {
     matches!(result.map(drop), Err(Error::Send(SendError::Forked)))
@@ -46,6 +53,7 @@ fn in_child(ep: Endpoint, half: tautline::Outgoing) -> i32 {
 /// continues.
 #[test]
 fn a_forked_child_has_no_node() {
+    let _alone = alone();
     run(2, |job| {
         let builder = Endpoint::builder()
             .on("x", |mut msg: Message| async move {
@@ -110,7 +118,7 @@ fn inherited() -> BTreeSet<String> {
 /// N-10: a program that a member starts inherits none of the member's descriptors.
 #[test]
 fn exec_inherits_no_descriptors() {
-    let _limit = Limit::seconds(20);
+    let (_alone, _limit) = (alone(), Limit::seconds(20));
     let own = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let (before, count) = (inherited(), own());
     let ep = join(Endpoint::builder(), jobs(1).remove(0));
@@ -122,7 +130,7 @@ fn exec_inherits_no_descriptors() {
 /// N-10: nor those of channels through shared memory: segments, pools, shared apertures and sockets.
 #[test]
 fn exec_inherits_no_shared_memory() {
-    let _limit = Limit::seconds(20);
+    let (_alone, _limit) = (alone(), Limit::seconds(20));
     let before = inherited();
     let mut both = jobs(2);
     both.iter_mut().for_each(|job| job.device = Some(DeviceName::Shm));

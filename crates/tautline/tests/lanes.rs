@@ -243,7 +243,7 @@ fn a_peer_dies_while_lanes_work() {
                 Endpoint::builder().config(config(|c| {
                     // Nobody answers in the place of the dead.
                     c.watchdog = c.watchdog.filter(|_| !dies);
-                    c.link.silence = 300_000_000;
+                    c.link.silence = 3_000_000_000;
                     // Lane 0 acknowledges when it has noticed the death, too.
                     c.close_timeout = Duration::from_secs(60);
                 }))

@@ -4,7 +4,7 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -81,7 +81,7 @@ fn puts_whose_answers_are_behind_messages() {
     for (device, fenced) in
         [(DeviceName::Udp, false), (DeviceName::Shm, false), (DeviceName::Udp, true), (DeviceName::Shm, true)]
     {
-        let full = AtomicBool::new(false);
+        let (full, polls) = (AtomicBool::new(false), AtomicU64::new(0));
         run_over(device, 2, |job| {
             let pair = Pair::join(job);
             if pair.ep.rank() == 0 {
@@ -89,13 +89,15 @@ fn puts_whose_answers_are_behind_messages() {
                 let (mut entries, ring) = queue::pair(&pair.ep, 1 << 16).unwrap();
                 pair.give(&aperture.cookie(.., Rights::ALL).unwrap());
                 pair.give(&ring);
-                // As many messages as the network takes, until it has taken none for a while.
-                let mut vain = 0;
+                // As many messages as the network takes, until it has taken none for a while in which the
+                // other node polled it.
+                let (mut vain, mut polled) = (0, 0);
                 while vain < 100 {
                     match pair.ep.try_send(1, "mail", &[7; 100]) {
                         Ok(()) => vain = 0,
                         Err(Error::Send(SendError::WouldBlock)) => {
-                            vain += 1;
+                            let before = std::mem::replace(&mut polled, polls.load(Ordering::SeqCst));
+                            vain += u32::from(polled > before);
                             pair.ep.progress().unwrap();
                             std::thread::sleep(Duration::from_millis(1));
                         }
@@ -116,6 +118,7 @@ fn puts_whose_answers_are_behind_messages() {
                 while !full.load(Ordering::SeqCst) {
                     // Polls the network and runs no handler.
                     pair.ep.progress().unwrap();
+                    polls.fetch_add(1, Ordering::SeqCst);
                 }
                 let mut refused = 0;
                 // Nothing passes a fence before the gets are complete.
