@@ -148,9 +148,11 @@ mod tests {
         let count = folder.join("count");
         let program = |name: &str, text: &str| {
             let path = folder.join(name);
-            std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-            std::fs::set_permissions(&path, mode).unwrap();
+            // Another process does it: a file that is open for writing cannot be executed, and processes that
+            // other threads start have it open for a moment if this one has.
+            let mut shell = Command::new("sh");
+            shell.args(["-c", "printf '#!/bin/sh\\n%s\\n' \"$1\" >\"$0\" && chmod 755 \"$0\""]);
+            assert!(shell.arg(&path).arg(text).status().unwrap().success());
             Program { path, folder: folder.clone(), source: name.to_owned() }
         };
         let good = |number: u32| program(&format!("good{number}"), "echo $PWD >>\"$COUNT\"");

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, bail};
 
@@ -20,6 +21,12 @@ pub fn target_dir() -> PathBuf {
     // Commands run in the root, so a relative folder is relative to it. `join` returns an absolute one
     // unchanged.
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
+}
+
+/// A name for a file in the target folder that no other call returns, in this process or another.
+pub fn unique_name(what: &str) -> String {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    format!("{what}-{}-{}.txt", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed))
 }
 
 /// The free space of the disk that a folder is on, or will be on; `None` if it is unknown.

@@ -29,7 +29,7 @@ pub fn collect(tests: impl FnOnce((&str, &Path)) -> Result<()>) -> Result<Vec<St
 }
 
 fn reported() -> PathBuf {
-    run::target_dir().join(format!("skips-{}.txt", std::process::id()))
+    run::target_dir().join(run::unique_name("skips"))
 }
 
 /// Tests that are skipped where `command` fails.

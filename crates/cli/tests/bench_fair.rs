@@ -5,7 +5,7 @@ mod common;
 
 use std::process::Output;
 
-use common::tautline;
+use common::{cores_allowed, tautline};
 use serde_json::Value;
 
 fn bench(args: &[&str]) -> (Output, Vec<Value>) {
@@ -51,8 +51,11 @@ fn a_receiver_that_skips_reading_fails_its_row() {
 fn a_sender_that_skips_rewriting_fails_its_row() {
     let mut passed = unnoticed("skip-writing");
     // Without flow control some frames are lost, so that what was written and what was read have different
-    // sums anyway.
-    passed.retain(|row| !(row["system"] == "frames" && row["bytes"] == 65_536));
+    // sums anyway. With it, that happens only if the receiver does not run for long; the row says so.
+    let may_lose = |row: &Value| {
+        row["system"] == "frames" || row["system"] == "frames+flow" && row["drops"].as_u64() > Some(0)
+    };
+    passed.retain(|row| !(row["bytes"] == 65_536 && may_lose(row)));
     assert!(passed.is_empty(), "{passed:#?}");
 }
 
@@ -68,7 +71,7 @@ fn a_row_that_beats_its_limit_fails_strict() {
     let only = ["--only", "latency,64,tautline"];
     let (out, rows) = bench(&[&only[..], &["--strict", "--sabotage", "slow-limits"]].concat());
     let wrong: Vec<_> = rows.iter().filter(|row| row["wrong_limit"] == true).collect();
-    if std::thread::available_parallelism().unwrap().get() == 1 {
+    if cores_allowed() == 1 {
         // Where both processes share a core, nothing that polls is a limit.
         assert!(out.status.success() && wrong.is_empty(), "{wrong:#?}");
         return;

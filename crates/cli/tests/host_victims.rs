@@ -4,11 +4,11 @@
 mod common;
 
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use common::hosts::{Hosts, MARK, lacks_hosts, marked, parent_of};
-use common::{PATIENCE, as_program, kill, until};
+use common::{PATIENCE, as_program, kill, until, write_program};
 use tautline::{Endpoint, Event, Short};
 
 /// Jobs, unless the long run asks for more.
@@ -97,8 +97,7 @@ fn mark_agents(hosts: &Hosts) {
          exec unshare --mount sh -c 'mount --bind '$listeners' /tmp/tautline-0; exec {tautline} __agent'\n",
         tautline = env!("CARGO_BIN_EXE_tautline")
     );
-    std::fs::write(hosts.folder.join("agent"), script).unwrap();
-    assert!(Command::new("chmod").arg("755").arg(hosts.folder.join("agent")).status().unwrap().success());
+    write_program(&hosts.folder.join("agent"), &script);
 }
 
 fn one_job(hosts: &Hosts, seed: u64, job: u64) {

@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
 
-use common::{PATIENCE, as_program, kill, read_line, tautline, until};
+use common::{PATIENCE, as_program, is_running, kill, read_line, tautline, until};
 use tautline::{Endpoint, Event, Short};
 
 /// How many ranks there are in the end.
@@ -117,7 +117,7 @@ fn joined_ranks_belong_to_the_command() {
     let rank = read_line(command.stdout.as_mut().unwrap());
     command.kill().unwrap();
     command.wait().unwrap();
-    until(PATIENCE, || !std::path::Path::new(&format!("/proc/{rank}")).exists());
+    until(PATIENCE, || !is_running(&rank));
     assert!(job.try_wait().unwrap().is_none());
     kill(job.id(), "INT");
     job.wait().unwrap();
@@ -162,9 +162,7 @@ fn a_killed_launcher_leaves_no_rank() {
     let second = read_line(join.stdout.as_mut().unwrap());
     job.kill().unwrap();
     job.wait().unwrap();
-    until(PATIENCE, || {
-        [&first, &second].iter().all(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists())
-    });
+    until(PATIENCE, || [&first, &second].iter().all(|pid| !is_running(pid)));
     assert_eq!(join.wait().unwrap().code(), Some(2));
     let socket = format!("/tmp/tautline-{}/job-{}", rustix::process::geteuid().as_raw(), job.id());
     assert!(tautline().args(["run", "-n", "1", "true"]).status().unwrap().success());

@@ -5,7 +5,7 @@ mod common;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 
-use common::{PATIENCE, as_program, kill, read_line, tautline, until};
+use common::{PATIENCE, as_program, is_running, kill, read_line, tautline, until};
 use tautline::{Endpoint, Short};
 
 #[test]
@@ -169,12 +169,6 @@ fn lost_output_is_reported() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     assert_eq!(run(writer.into()).status.code(), Some(0));
-}
-
-fn is_running(pid: &str) -> bool {
-    // A zombie does not run.
-    std::fs::read_to_string(format!("/proc/{pid}/stat"))
-        .is_ok_and(|stat| !stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z')))
 }
 
 /// Started by the test below: joins, and starts a program of its own.

@@ -202,7 +202,7 @@ fn test(part: &Part, step: &Step) -> Result<Done> {
 
 /// Runs tests, and adds up what they say that they did.
 fn counted(command: &mut Command) -> Result<Done> {
-    let file = run::target_dir().join(format!("counts-{}.txt", std::process::id()));
+    let file = run::target_dir().join(run::unique_name("counts"));
     let _ = std::fs::remove_file(&file);
     let skipped = skips::run_tests(command.env(tautline_skips::COUNTS, &file));
     // Tests that were skipped wrote none.

@@ -131,6 +131,8 @@ fn accept(
     stop: &mut dyn FnMut() -> bool,
 ) -> Result<UnixStream, String> {
     loop {
+        // Looked for before the connection: rank 0 may have connected and ended.
+        let ended = launcher.ended();
         match listener.accept() {
             Ok((stream, _)) => {
                 stream.set_nonblocking(false).map_err(|e| e.to_string())?;
@@ -139,7 +141,7 @@ fn accept(
             Err(e) if e.kind() == ErrorKind::WouldBlock => {}
             Err(e) => return Err(e.to_string()),
         }
-        if let Some(status) = launcher.ended() {
+        if let Some(status) = ended {
             return Err(format!("it ended with {status}"));
         }
         if Instant::now() > until || stop() {

@@ -59,7 +59,7 @@ pub enum Fault {
     SkipWriting,
     /// Receivers do not read.
     SkipReading,
-    /// Limits seem ten times worse than they are.
+    /// Limits seem far worse than they are.
     SlowLimits,
 }
 

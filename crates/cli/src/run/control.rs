@@ -82,13 +82,19 @@ impl Control {
     fn bind() -> io::Result<Control> {
         prepare_dir(&discovery_dir())?;
         running_jobs();
-        let path = socket_path(std::process::id());
+        let pid = std::process::id();
+        // It gets its name when it accepts connections, so that no process takes it for that of a killed one.
+        // If this process is killed before, ranks that sweep the directory unlink the temporary name.
+        let temporary = discovery_dir().join(format!(".{pid}.job-{pid}"));
         // Of a former process with this number, if it is there.
-        let _ = std::fs::remove_file(&path);
-        let listener = UnixListener::bind(&path)?;
-        let control = Control { listener, path, clients: Vec::new(), next_id: 0 };
+        let _ = std::fs::remove_file(&temporary);
+        let listener = UnixListener::bind(&temporary)?;
+        let mut control = Control { listener, path: temporary, clients: Vec::new(), next_id: 0 };
         std::fs::set_permissions(&control.path, std::fs::Permissions::from_mode(0o600))?;
         control.listener.set_nonblocking(true)?;
+        let path = socket_path(pid);
+        std::fs::rename(&control.path, &path)?;
+        control.path = path;
         Ok(control)
     }
 

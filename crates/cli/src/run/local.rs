@@ -14,6 +14,7 @@ use tautline::{DeviceName, Member};
 use tautline_launch::control::Request;
 use tautline_launch::random_key;
 
+use super::alive::Alive;
 use super::control::Control;
 use super::notices::Notices;
 use super::process::{Common, Process, kill_all};
@@ -25,6 +26,7 @@ use super::{JobPlan, RunArgs, leftovers, lookup, output_file, tag};
 /// What the launcher watches.
 pub struct Started<'a> {
     pub ranks: Ranks,
+    pub alive: Alive,
     /// Through which each rank is told of the others.
     pub notices: Vec<Notices>,
     pub output: tag::Output,
@@ -99,12 +101,16 @@ pub fn start<'a>(
         relay,
     };
     let (ranks, output) = (Ranks(Vec::with_capacity(n)), tag::Output::default());
-    let mut started = Started { ranks, notices: Vec::with_capacity(n), output, starter, control };
+    let (alive, notices) = (Alive::new()?, Vec::with_capacity(n));
+    let mut started = Started { ranks, alive, notices, output, starter, control };
     for rank in 0..n {
         let (mut child, notices) = started.starter.start(rank, false)?;
+        // At once: an end is in its place among others only if it comes after this.
+        let added = started.alive.add(rank, child.id());
         started.output.follow(rank, &mut child);
         started.ranks.0.push(child);
         started.notices.push(notices);
+        added?;
     }
     if args.restart.is_none() {
         // Frames to a rank that has ended are refused at once, and not stored for nobody.

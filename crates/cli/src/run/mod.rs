@@ -4,6 +4,7 @@
 //! the key, goes through a sealed memory file. On others an agent does that (`remote`). Neither arguments nor
 //! the environment ever contain the key.
 
+mod alive;
 mod args;
 mod control;
 mod faults;

@@ -1,15 +1,16 @@
 //! Waits for the ranks of this host, ends those that must be ended, and reports how they ended.
 
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, Signal};
 
 use tautline_launch::control::Request;
 
+use super::alive::Alive;
 use super::control::Control;
 use super::leftovers;
 use super::local::{Ranks, Started, Starter};
@@ -20,8 +21,7 @@ use crate::sys::{Signals, poll_until, readable};
 
 struct Watch<'a> {
     ranks: Ranks,
-    /// The pidfd of each live rank.
-    alive: Vec<Option<OwnedFd>>,
+    alive: Alive,
     /// Through which each rank is told of the others.
     notices: Vec<Notices>,
     output: tag::Output,
@@ -32,10 +32,9 @@ struct Watch<'a> {
 
 /// Waits until no process is left, and returns the launcher's own exit code.
 pub fn wait_for_ranks(job: Started<'_>, mut signals: Signals, outcome: Outcome) -> Result<ExitCode> {
-    let Started { ranks, notices, output, starter, control } = job;
-    let alive = ranks.0.iter().map(|child| open(child.id()).map(Some)).collect::<Result<Vec<_>>>()?;
+    let Started { ranks, alive, notices, output, starter, control } = job;
     let mut watch = Watch { ranks, alive, notices, output, starter, control, outcome };
-    while watch.alive.iter().any(Option::is_some) {
+    while !watch.alive.is_empty() {
         watch.turn(&mut signals)?;
     }
     // Nobody joins any more.
@@ -64,18 +63,11 @@ pub fn report_left(place: &str, numbers: &str) {
     report!("  they are stuck in the kernel, or belong to another user: ps -o pid,user,stat,args shows it");
 }
 
-/// Refers to a child as long as it is not waited for.
-pub fn open(pid: u32) -> Result<OwnedFd> {
-    let pid = Pid::from_raw(pid as i32).expect("a child's number is positive");
-    Ok(pidfd_open(pid, PidfdFlags::empty())?)
-}
-
 impl Watch<'_> {
     /// Waits for an event and handles it.
     fn turn(&mut self, signals: &mut Signals) -> Result<()> {
         let asked = self.control.iter().flat_map(Control::fds);
-        let ranks = self.alive.iter().flatten().map(AsFd::as_fd);
-        let mut fds: Vec<_> = signals.fds().chain(ranks).chain(asked).map(readable).collect();
+        let mut fds: Vec<_> = signals.fds().chain([self.alive.fd()]).chain(asked).map(readable).collect();
         let happened = poll_until(&mut fds, self.outcome.due)?;
         drop(fds);
         if let Some(signal) = signals.take() {
@@ -93,12 +85,9 @@ impl Watch<'_> {
     }
 
     fn reap(&mut self) -> Result<()> {
-        for rank in 0..self.alive.len() {
-            if self.alive[rank].is_none() {
-                continue;
-            }
+        for rank in self.alive.ended()? {
             let Some(status) = self.ranks.0[rank].try_wait()? else { continue };
-            self.alive[rank] = None;
+            self.alive.remove(rank);
             let how = RankEnd::Status(status);
             self.tell_others(rank, how.notice());
             if self.outcome.restarts(rank, &how) {
@@ -120,9 +109,7 @@ impl Watch<'_> {
         let Some(mut control) = self.control.take() else { return };
         for gone in control.poll() {
             for rank in gone {
-                if let Some(fd) = self.alive.get(rank).and_then(Option::as_ref) {
-                    let _ = pidfd_send_signal(fd, Signal::TERM);
-                }
+                self.alive.signal(rank, Signal::TERM);
             }
         }
         while let Some((id, request, streams)) = control.next_request() {
@@ -140,27 +127,27 @@ impl Watch<'_> {
         if self.outcome.phase != Phase::Running {
             bail!("the job is ending");
         }
-        let before = self.alive.len();
+        let before = self.alive.size();
         for (mut child, notices, address) in self.starter.join(request, streams)? {
-            let rank = self.alive.len();
-            for (other, alive) in self.notices.iter_mut().zip(&self.alive) {
-                if alive.is_some() {
-                    other.tell_joined(rank, address);
+            let rank = self.alive.size();
+            for (other, notices) in self.notices.iter_mut().enumerate() {
+                if self.alive.has(other) {
+                    notices.tell_joined(rank, address);
                 }
             }
-            self.alive.push(Some(open(child.id())?));
+            self.alive.add(rank, child.id())?;
             self.output.follow(rank, &mut child);
             self.ranks.0.push(child);
             self.notices.push(notices);
             self.outcome.add_rank();
         }
         // Those that were started together were told of each other as the job was described to them.
-        Ok(before..self.alive.len())
+        Ok(before..self.alive.size())
     }
 
     fn start_again(&mut self, rank: usize) -> Result<()> {
         let (mut child, notices) = self.starter.start(rank, true)?;
-        self.alive[rank] = Some(open(child.id())?);
+        self.alive.add(rank, child.id())?;
         self.output.follow(rank, &mut child);
         (self.ranks.0[rank], self.notices[rank]) = (child, notices);
         self.tell_others(rank, Notice::Started);
@@ -168,18 +155,16 @@ impl Watch<'_> {
     }
 
     fn tell_others(&mut self, rank: usize, notice: Notice) {
-        for other in (0..self.alive.len()).filter(|other| *other != rank) {
-            if self.alive[other].is_some() {
+        for other in (0..self.alive.size()).filter(|other| *other != rank) {
+            if self.alive.has(other) {
                 self.notices[other].tell(rank, notice);
             }
         }
     }
 
     fn signal_all(&self, signal: Option<Signal>) {
-        let Some(signal) = signal else { return };
-        for fd in self.alive.iter().flatten() {
-            // It may have ended just now; then there is nothing to do.
-            let _ = pidfd_send_signal(fd, signal);
+        if let Some(signal) = signal {
+            self.alive.signal_all(signal);
         }
     }
 

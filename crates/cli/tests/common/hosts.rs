@@ -49,10 +49,13 @@ impl Hosts {
         sshd.arg(format!("--net=/proc/{holder}/ns/net")).args(["/usr/sbin/sshd", "-D", "-e", "-f"]);
         sshd.arg(&configuration).stderr(Stdio::null());
         self.processes.push(sshd.spawn().unwrap());
+        // The first value of an option counts. That of a host which is there includes the time that its sshd
+        // takes to answer.
         let client = format!(
-            "Host a\nHostName 10.214.0.1\nHost b\nHostName 10.214.0.2\nHost gone\nHostName 10.214.0.9\nHost *\n\
+            "Host a\nHostName 10.214.0.1\nHost b\nHostName 10.214.0.2\n\
+             Host gone\nHostName 10.214.0.9\nConnectTimeout 2\nHost *\n\
              IdentityFile {folder}/key\nIdentitiesOnly yes\nUserKnownHostsFile {folder}/known\n\
-             StrictHostKeyChecking no\nBatchMode yes\nConnectTimeout 2\nConnectionAttempts 1\nLogLevel ERROR\n"
+             StrictHostKeyChecking no\nBatchMode yes\nConnectTimeout 30\nConnectionAttempts 1\nLogLevel ERROR\n"
         );
         std::fs::write(self.folder.join("ssh"), client).unwrap();
         until(PATIENCE, || self.ssh(&format!("ssh -F {folder}/ssh"), if host == 1 { "a" } else { "b" }));

@@ -8,7 +8,7 @@ pub mod mpi;
 pub mod slurm;
 
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -51,6 +51,26 @@ pub fn until(patience: Duration, mut so: impl FnMut() -> bool) {
         assert!(since.elapsed() < patience, "it did not become true");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// The cores on which this thread may run, and those that it starts. A share of their time that the system
+/// grants does not matter.
+pub fn cores_allowed() -> u32 {
+    rustix::thread::sched_getaffinity(None).unwrap().count()
+}
+
+/// Whether a process runs; a zombie does not.
+pub fn is_running(pid: &str) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| !stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z')))
+}
+
+/// Writes a program for this test. Another process does it: a file that is open for writing cannot be
+/// executed, and processes that other threads start have it open for a moment if this one has.
+pub fn write_program(path: &Path, text: &str) {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "printf %s \"$1\" >\"$0\" && chmod 755 \"$0\""]).arg(path).arg(text);
+    assert!(shell.status().unwrap().success());
 }
 
 /// Returns a fresh directory for this test.

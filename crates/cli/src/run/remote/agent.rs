@@ -23,7 +23,7 @@ use super::outbox::Outbox;
 use super::supervisor::Record;
 use crate::run::notices::Notices;
 use crate::run::process::{Common, ListenerCleanup, Process, Ranks};
-use crate::run::{enter, leftovers, limits, lookup, watch};
+use crate::run::{alive, enter, leftovers, limits, lookup};
 use crate::sys::{self, poll_until, readable};
 
 /// What the agent waits for.
@@ -265,7 +265,7 @@ impl Agent {
         if let Some(to) = child.stdin.take() {
             self.input = Some(write_input(to, self.sender.clone()));
         }
-        let fd = watch::open(child.id())?;
+        let fd = alive::open(child.id())?;
         notice_end(fd.try_clone()?, index, self.sender.clone());
         Ok(fd)
     }
