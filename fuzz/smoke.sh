@@ -7,6 +7,11 @@ set -eu
 cd "$(dirname "$0")"
 
 seconds=${FUZZ_SECONDS:-60}
+case $seconds in *[!0-9]*)
+    echo "FUZZ_SECONDS is '$seconds': give a number of seconds, or 0 to build only"
+    exit 1
+    ;;
+esac
 targets=${FUZZ_TARGETS:-$(sed -n '/^\[\[bin\]\]/{n;s/^name = "\(.*\)"/\1/p}' Cargo.toml | tr '\n' ' ')}
 # Where to build; libFuzzer's instrumentation must not get into the ordinary build.
 out=${FUZZ_TARGET_DIR:-$PWD/target}
@@ -30,7 +35,7 @@ bins=$(for target in $targets; do printf -- '--bin %s ' "$target"; done)
 RUSTFLAGS=$flags CARGO_TARGET_DIR=$out cargo build --quiet --locked --release --target "$host" $bins ||
     { RUSTFLAGS=$flags CARGO_TARGET_DIR=$out cargo build --quiet --offline --locked --release --target "$host" $bins ||
         { [ -d "$HOME/.cargo/registry" ] && exit 1 || cannot "the fuzzing crates could not be fetched"; }; }
-[ "$seconds" -gt 0 ] || exit 0
+[ "$seconds" != 0 ] || exit 0
 
 count=$(echo "$targets" | wc -w)
 # Two at a time, where there are two processors.

@@ -67,26 +67,37 @@ fn assert_agreement(pair: &mut Pair, shared: bool) {
     }
 }
 
+/// Nobody was told that the other one is gone.
+fn assert_nobody_is_down(pair: &mut Pair) {
+    for lane in &mut pair.lanes {
+        let down = std::iter::from_fn(|| lane.poll_event()).find(|e| matches!(e, Event::PeerDown { .. }));
+        assert!(down.is_none(), "rank {}: {down:?}", lane.rank);
+    }
+}
+
+/// Rank 1 dials, while the welcome for its hello is held up, which is returned.
+fn dialling_before_the_welcome() -> (Pair, SimulatedHost, Vec<Vec<u8>>) {
+    let (mut pair, host) = pair_short_of_descriptors();
+    pair.lanes[1].connect(pair.now, 0);
+    let welcome = hold(&mut pair, 1, Kind::Welcome);
+    pair.now += 1_000_000;
+    assert!(pair.lanes[1].dial(pair.now, 0));
+    (pair, host, welcome)
+}
+
 /// N-16: a welcome may arrive when the node that sent the hello dials already, before or after the peer has
 /// accepted the dial. Both sides agree on one channel.
 #[test]
 fn a_welcome_does_not_cross_a_dial() {
     for polls in [&[][..], &[1], &[0], &[0, 1]] {
-        let (mut pair, _host) = pair_short_of_descriptors();
-        pair.lanes[1].connect(pair.now, 0);
-        let welcome = hold(&mut pair, 1, Kind::Welcome);
-        pair.now += 1_000_000;
-        assert!(pair.lanes[1].dial(pair.now, 0));
+        let (mut pair, _host, welcome) = dialling_before_the_welcome();
         for rank in polls {
             pair.now += LOCAL_POLL_NS;
             pair.lanes[*rank].poll(pair.now);
         }
         pair.inject(1, welcome);
         assert_agreement(&mut pair, true);
-        for lane in &mut pair.lanes {
-            let down = std::iter::from_fn(|| lane.poll_event()).find(|e| matches!(e, Event::PeerDown { .. }));
-            assert!(down.is_none(), "{polls:?}: {down:?}");
-        }
+        assert_nobody_is_down(&mut pair);
     }
 }
 
@@ -94,11 +105,7 @@ fn a_welcome_does_not_cross_a_dial() {
 /// way opens a link. The other side finds out that the memory is not used, and nobody is taken for dead.
 #[test]
 fn a_link_opens_when_the_answer_to_a_dial_cannot_be_used() {
-    let (mut pair, _host) = pair_short_of_descriptors();
-    pair.lanes[1].connect(pair.now, 0);
-    let welcome = hold(&mut pair, 1, Kind::Welcome);
-    pair.now += 1_000_000;
-    assert!(pair.lanes[1].dial(pair.now, 0));
+    let (mut pair, _host, welcome) = dialling_before_the_welcome();
     pair.now += LOCAL_POLL_NS;
     pair.lanes[0].poll(pair.now);
     assert!(pair.lanes[0].peers.member(1).channel.is_shared(), "the dial is accepted");
@@ -111,10 +118,7 @@ fn a_link_opens_when_the_answer_to_a_dial_cannot_be_used() {
     pair.poll(0);
     assert_eq!(pair.counters(0).stale, stale + 1);
     assert_agreement(&mut pair, false);
-    for lane in &mut pair.lanes {
-        let down = std::iter::from_fn(|| lane.poll_event()).find(|e| matches!(e, Event::PeerDown { .. }));
-        assert!(down.is_none(), "{down:?}");
-    }
+    assert_nobody_is_down(&mut pair);
 }
 
 /// N-16: a node that could not dial at once, because too many did, does not dial when a link is live.
