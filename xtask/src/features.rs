@@ -24,7 +24,7 @@ const FEATURES: &[(&str, &[&str])] = &[
     (
         "iceoryx2",
         &[
-            "cargo clippy --workspace --all-targets --features tautline-cli/iceoryx2 -- -D warnings",
+            "cargo clippy --workspace --lib --test pairs --features tautline-baseline/iceoryx2 -- -D warnings",
             "cargo test --workspace --features tautline-baseline/iceoryx2 --test pairs",
         ],
     ),

@@ -37,7 +37,9 @@ pub fn test(line: &str, variable: (&str, &Path)) -> Result<()> {
     if !output.status.success() {
         bail!("`{}` failed: {}", run::shown(&build), output.status);
     }
-    let programs = programs(&String::from_utf8_lossy(&output.stdout))?;
+    let mut programs = programs(&String::from_utf8_lossy(&output.stdout))?;
+    // The largest has the most tests, and would keep one core waiting if it came last.
+    programs.sort_by_key(|program| std::cmp::Reverse(size(&program.path)));
     let at_once = std::thread::available_parallelism().map_or(1, |cores| cores.get().min(AT_ONCE));
     println!("{} test programs, {at_once} at a time", programs.len());
     run_all(programs, at_once, variable)
@@ -62,6 +64,10 @@ fn programs(messages: &str) -> Result<Vec<Program>> {
         bail!("cargo has built no test program");
     }
     Ok(programs)
+}
+
+fn size(file: &Path) -> u64 {
+    file.metadata().map_or(0, |metadata| metadata.len())
 }
 
 fn run_all(programs: Vec<Program>, at_once: usize, variable: (&str, &Path)) -> Result<()> {

@@ -21,7 +21,7 @@ const SIMULATION: &str = "sim --seeds 300 --messages 3000000";
 const DOCS: &str = "cargo doc --workspace --no-deps";
 const DENY: &str = "cargo deny check bans licenses sources";
 const DENY_ADVISORIES: &str = "cargo deny check advisories";
-const PACKAGE: &str = "cargo package --quiet --no-verify --workspace --exclude xtask --exclude tautline-attack --exclude tautline-skips --allow-dirty";
+const PACKAGE: &str = "cargo package --quiet --no-verify --workspace --exclude xtask --exclude tautline-attack --exclude tautline-skips --exclude tautline-tests --exclude tautline-model --allow-dirty";
 const CHECK_PACKAGES: &str = "cargo check --quiet --workspace";
 
 /// The time for all fuzz targets together, without that for building them.

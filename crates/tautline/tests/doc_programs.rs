@@ -32,7 +32,7 @@ struct Program {
 type Output = Vec<Vec<String>>;
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").canonicalize().unwrap()
 }
 
 /// All files below a folder that end in `extension`, in order.

@@ -173,7 +173,7 @@ fn one_of_many_without_a_key() {
 /// The recipes of docs/THREADS.md are examples, word for word.
 #[test]
 fn the_threads_page_shows_examples() {
-    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../..");
     let page = std::fs::read_to_string(format!("{root}/docs/THREADS.md")).unwrap();
     for name in ["hello", "handle", "pool", "tokio_threads", "lanes"] {
         let example = std::fs::read_to_string(format!("{root}/examples/{name}.rs")).unwrap();
@@ -185,7 +185,7 @@ fn the_threads_page_shows_examples() {
 /// The README's program is the example, word for word.
 #[test]
 fn readme_shows_hello() {
-    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../..");
     let readme = std::fs::read_to_string(format!("{root}/README.md")).unwrap();
     let hello = std::fs::read_to_string(format!("{root}/examples/hello.rs")).unwrap();
     let program = hello.split_once("\n\n").unwrap().1.trim();

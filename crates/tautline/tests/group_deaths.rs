@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use crate::common::collectives::cases;
 use crate::common::launch::{Launcher, Process, again, is_member};
 use crate::common::{Limit, config, draw};
 use rustix::process::{Signal, getpid, kill_process};
 use tautline::group::Group;
 use tautline::{DeviceName, Endpoint, Error};
+use tautline_model::cases;
 
 /// The number of the run, from which its members draw what happens.
 const RUN: &str = "TAUTLINE_TEST_RUN";

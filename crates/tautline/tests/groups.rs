@@ -1,9 +1,9 @@
 //! Groups of ranks and their collectives, against serial models.
 
-use crate::common::collectives::{Case, addition, cases, composition};
 use crate::common::{config, draw, join, run_over};
 use tautline::group::{Algorithm, Call, Choice, Choices, Group, Kind, Max, Sum};
 use tautline::{DeviceName, Endpoint, Error, Job};
+use tautline_model::{Case, addition, cases, composition};
 
 fn enter(job: Job) -> (Endpoint, Group) {
     let ep = join(Endpoint::builder().config(config(|_| {})), job);

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::common::collectives::{add, addition, compose, composition, content, folded};
 use crate::common::{config, draw, jobs, join, run_over};
 use tautline::group::{Algorithm, Call, Choice, Choices, Group, Kind, MAX_SHARED_BYTES, Reduction, Sum};
 use tautline::tags::Request;
 use tautline::{DeviceName, Endpoint, Error, Job, Waiting};
+use tautline_model::{add, addition, compose, composition, content, folded};
 
 /// Calls after which members have agreed on sharing memory.
 const CALLS: usize = 5;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{Limit, await_event, config, job_beside_an_absent_rank, join, run_over};
+use crate::common::{Limit, await_event, config, job_beside_an_absent_rank, join, pattern, run_over};
 use tautline::tags::{ANY, Request, Tags};
 use tautline::{DeviceName, Down, Endpoint, Error, Event, Job, SendError};
 
@@ -17,7 +17,7 @@ fn enter(job: Job) -> (Endpoint, Tags) {
 
 /// Bytes that depend on a number.
 fn content(number: u32, len: usize) -> Vec<u8> {
-    (0..len as u32).map(|at| (at ^ at >> 8).wrapping_mul(31).wrapping_add(number) as u8).collect()
+    pattern(len, number as usize)
 }
 
 /// Both ranks have come here.

@@ -200,7 +200,7 @@ fn beside_nodes(test: &str, run: impl FnOnce(&Spaces, &World)) {
 
 /// The fuzzers' corpus, as far as it fits a frame.
 fn corpus() -> Vec<Vec<u8>> {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus");
     let kinds = ["wire_frame", "wire_handshake", "wire_ext", "wire_record", "link_pair"];
     let files = kinds.iter().flat_map(|kind| std::fs::read_dir(root.join(kind)).unwrap().flatten());
     let read = files.map(|file| std::fs::read(file.path()).unwrap());

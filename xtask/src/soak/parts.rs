@@ -116,7 +116,7 @@ pub fn all() -> Result<Vec<Part>> {
             "kills",
             "kills",
             (10_000, 8, 500),
-            "TAUTLINE_SEED=SEED TAUTLINE_KILLS=COUNT cargo test BUILD -p tautline --test local_deaths \
+            "TAUTLINE_SEED=SEED TAUTLINE_KILLS=COUNT cargo test BUILD -p tautline-tests --test local_deaths \
              -- --exact random_kills",
             test,
         ),
@@ -124,7 +124,7 @@ pub fn all() -> Result<Vec<Part>> {
             "xdp-kills",
             "kills",
             (1_000, 2, 50),
-            "TAUTLINE_SEED=SEED TAUTLINE_KILLS=COUNT cargo test BUILD -p tautline --test xdp_kills \
+            "TAUTLINE_SEED=SEED TAUTLINE_KILLS=COUNT cargo test BUILD -p tautline-tests --test xdp_kills \
              -- --exact killed_peers_are_replaced",
             test,
         ),
@@ -150,7 +150,7 @@ pub fn all() -> Result<Vec<Part>> {
         "writes",
         (10_000_000, 20_000, 500_000),
         "RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address TAUTLINE_SEED=SEED TAUTLINE_SCRIBBLES=COUNT cargo test \
-         -p tautline-device -p tautline --test shm_overwritten --test corrupted_memory",
+         -p tautline-device -p tautline-tests --test shm_overwritten --test corrupted_memory",
         scribble,
     );
     scribbles.has_own_build = true;

@@ -1,7 +1,6 @@
 //! Jobs for tests: several endpoints in one process, each in a thread of its own.
 #![allow(dead_code, clippy::print_stdout, clippy::print_stderr)]
 
-pub mod collectives;
 pub mod launch;
 pub mod log;
 pub mod pair;
@@ -15,6 +14,7 @@ use std::time::Duration;
 
 use tautline::node::link::JobKey;
 use tautline::{Builder, Config, DeviceName, Endpoint, Error, Event, HandlerFailure, Job, Member};
+pub use tautline_model::pattern;
 
 /// Descriptions of a job of `n` processes on loopback. The sockets are bound, so that no port can be taken
 /// meanwhile.
@@ -95,11 +95,6 @@ impl Limit {
 /// A configuration with changes.
 pub fn config(change: impl FnOnce(&mut Config)) -> Config {
     Config::with(change)
-}
-
-/// Bytes that depend on their offset.
-pub fn pattern(size: usize, salt: usize) -> Vec<u8> {
-    (0..size).map(|i| (i * 31 + i / 251 + salt * 97) as u8).collect()
 }
 
 /// Extracts until an event satisfies `wanted`, and returns it.

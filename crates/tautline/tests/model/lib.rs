@@ -1,6 +1,13 @@
-//! A serial model of every collective.
+//! What tests send, and a serial model of every collective. Tests spend most of their own time here: this is
+//! a crate of its own, built with optimization, and they are not.
+#![forbid(unsafe_code)]
 
 use tautline::group::{Call, Reduction};
+
+/// Bytes that depend on their offset and a number.
+pub fn pattern(size: usize, number: usize) -> Vec<u8> {
+    (0..size).map(|i| (i * 31 + i / 251 + number * 97) as u8).collect()
+}
 
 /// Bytes that depend on a member and a call.
 pub fn content(member: usize, call: usize, len: usize) -> Vec<u8> {
@@ -17,14 +24,17 @@ pub fn compose(lower: &[u8], upper: &mut [u8]) {
     }
 }
 
+/// The sum of each pair of bytes.
 pub fn add(lower: &[u8], upper: &mut [u8]) {
     lower.iter().zip(upper).for_each(|(lower, upper)| *upper = upper.wrapping_add(*lower));
 }
 
+/// [`compose`] as a reduction.
 pub fn composition() -> Reduction {
     Reduction::new(2, false, compose)
 }
 
+/// [`add`] as a reduction.
 pub fn addition() -> Reduction {
     Reduction::new(1, true, add)
 }
