@@ -6,11 +6,16 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::Signal;
+use tautline::node::device::inherit;
+
+/// The signals that are caught.
+const CAUGHT: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
 
 /// Signals that end the process, as a descriptor that becomes readable.
 #[derive(Debug)]
@@ -22,11 +27,28 @@ impl Signals {
     /// Catches these signals: they no longer end the process.
     pub fn catch() -> io::Result<Signals> {
         let mut streams = Vec::new();
-        for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        for signal in CAUGHT {
             let (ours, theirs) = UnixStream::pair()?;
             ours.set_nonblocking(true)?;
             signal_hook::low_level::pipe::register(signal.as_raw(), theirs)?;
             streams.push((signal, ours));
+        }
+        Ok(Signals { streams })
+    }
+
+    /// Lets the next child inherit the descriptors: it then gets the signals that this process is sent.
+    pub fn inherited(&self) -> io::Result<Vec<Inherited<'_>>> {
+        self.streams.iter().map(|(_, stream)| Inherited::new(stream)).collect()
+    }
+
+    /// Takes over the descriptors of the parent. Signals to this process itself are ignored: the terminal
+    /// sends them to both.
+    pub fn take_over(numbers: &[i32]) -> io::Result<Signals> {
+        let mut streams = Vec::new();
+        for (signal, number) in CAUGHT.into_iter().zip(numbers) {
+            // Not by its disposition, which programs that are started here would inherit.
+            signal_hook::flag::register(signal.as_raw(), Arc::default())?;
+            streams.push((signal, UnixStream::from(inherit::take(*number)?)));
         }
         Ok(Signals { streams })
     }
@@ -36,13 +58,19 @@ impl Signals {
         self.streams.iter().map(|(_, stream)| stream.as_fd())
     }
 
-    /// Returns a signal that arrived since the last call.
+    /// Returns a signal that arrived since the last call; SIGTERM once if the parent, whose signals they are,
+    /// has ended.
     pub fn take(&mut self) -> Option<Signal> {
         let mut bytes = [0; 64];
-        self.streams.iter_mut().find_map(|(signal, stream)| match stream.read(&mut bytes) {
-            Ok(n) if n > 0 => Some(*signal),
-            _ => None,
-        })
+        let taken = self.streams.iter_mut().find_map(|(signal, stream)| match stream.read(&mut bytes) {
+            Ok(0) => Some(None),
+            Ok(_) => Some(Some(*signal)),
+            Err(_) => None,
+        })?;
+        if taken.is_none() {
+            self.streams.clear();
+        }
+        taken.or(Some(Signal::TERM))
     }
 }
 

@@ -6,7 +6,7 @@ mod common;
 use std::collections::BTreeSet;
 use std::process::Stdio;
 
-use common::{PATIENCE, kill, tautline, until};
+use common::{PATIENCE, children_of, kill, tautline, until};
 use serde_json::Value;
 
 const KEYS: [&str; 18] = [
@@ -297,20 +297,6 @@ fn an_interrupted_bench_leaves_nothing_behind() {
     kill(child.id(), "TERM");
     assert_eq!(child.wait().unwrap().code(), Some(143));
     assert!(sides.iter().all(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists()));
-}
-
-fn children_of(pid: u32) -> Vec<u32> {
-    let numbers = std::fs::read_dir("/proc")
-        .unwrap()
-        .flatten()
-        .filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
-    numbers
-        .filter(|number| {
-            let stat = std::fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
-            stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok())
-                == Some(pid)
-        })
-        .collect()
 }
 
 /// Between two network namespaces.

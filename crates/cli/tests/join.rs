@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
 
-use common::{PATIENCE, as_program, is_running, kill, read_line, tautline, until};
+use common::{PATIENCE, as_program, is_running, kill, launcher_of, read_line, tautline, until};
 use tautline::{Endpoint, Event, Short};
 
 /// How many ranks there are in the end.
@@ -160,8 +160,8 @@ fn a_killed_launcher_leaves_no_rank() {
     join.args(["run", "-n", "1", "--join", &job.id().to_string()]).args(program);
     let mut join = join.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let second = read_line(join.stdout.as_mut().unwrap());
-    job.kill().unwrap();
-    job.wait().unwrap();
+    kill(launcher_of(job.id()), "KILL");
+    assert_eq!(job.wait().unwrap().code(), Some(137));
     until(PATIENCE, || [&first, &second].iter().all(|pid| !is_running(pid)));
     assert_eq!(join.wait().unwrap().code(), Some(2));
     let socket = format!("/tmp/tautline-{}/job-{}", rustix::process::geteuid().as_raw(), job.id());

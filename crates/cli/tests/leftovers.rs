@@ -7,7 +7,7 @@ use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use common::{PATIENCE, kill, tautline, until};
+use common::{PATIENCE, kill, launcher_of, tautline, until};
 
 /// In the environment of everything that a job starts: so a test finds processes without knowing them.
 const MARK: &str = "TAUTLINE_TEST_MARK";
@@ -114,6 +114,24 @@ fn an_interrupt_ends_every_generation() {
     assert_eq!(common::read_line(job.launcher.stdout.as_mut().unwrap()), "up");
     kill(job.launcher.id(), "INT");
     job.ends_with(130);
+}
+
+/// J-25: the process that the user started is killed. Its launcher ends everything.
+#[test]
+fn a_killed_supervisor_leaves_nothing() {
+    let mut job = Job::start("supervisor", &format!("{GENERATIONS} echo up; while :; do sleep 1; done"));
+    assert_eq!(common::read_line(job.launcher.stdout.as_mut().unwrap()), "up");
+    kill(job.launcher.id(), "KILL");
+    until(PATIENCE, || marked(&job.mark).is_empty());
+}
+
+/// J-25: the launcher is killed. Its supervisor ends everything, and unlinks what it can.
+#[test]
+fn a_killed_launcher_leaves_nothing() {
+    let mut job = Job::start("launcher", &format!("{GENERATIONS} echo up; while :; do sleep 1; done"));
+    assert_eq!(common::read_line(job.launcher.stdout.as_mut().unwrap()), "up");
+    kill(launcher_of(job.launcher.id()), "KILL");
+    job.ends_with(137);
 }
 
 /// J-6: a second request ends everything at once, whatever the grace is.

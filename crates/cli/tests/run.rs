@@ -3,9 +3,9 @@
 mod common;
 
 use std::os::unix::process::ExitStatusExt;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
-use common::{PATIENCE, as_program, is_running, kill, read_line, tautline, until};
+use common::{PATIENCE, as_program, is_running, kill, launcher_of, read_line, tautline, until};
 use tautline::{Endpoint, Short};
 
 #[test]
@@ -97,19 +97,27 @@ fn an_interrupt_ends_the_job() {
     assert!(pids.iter().all(|pid| !is_running(pid)));
 }
 
+/// J-6, J-25: whether the launcher is killed, its supervisor, or both at once.
 #[test]
 fn ranks_end_with_a_killed_launcher() {
-    let mut child = tautline()
-        .args(["run", "-n", "2", "sh", "-c", "echo $$; exec sleep 1000"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut stdout = child.stdout.take().unwrap();
-    let pids = [read_line(&mut stdout), read_line(&mut stdout)];
-    child.kill().unwrap();
-    assert_eq!(child.wait().unwrap().signal(), Some(9));
-    until(PATIENCE, || pids.iter().all(|pid| !is_running(pid)));
+    for victims in [&["supervisor"][..], &["launcher"], &["supervisor", "launcher"]] {
+        let mut child = tautline()
+            .args(["run", "-n", "2", "sh", "-c", "echo $$; exec sleep 1000"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut stdout = child.stdout.take().unwrap();
+        let pids = [read_line(&mut stdout), read_line(&mut stdout)];
+        let launcher = launcher_of(child.id());
+        let numbers = victims.iter().map(|victim| if *victim == "launcher" { launcher } else { child.id() });
+        let numbers: Vec<_> = numbers.map(|number| number.to_string()).collect();
+        assert!(Command::new("kill").arg("-KILL").args(numbers).status().unwrap().success());
+        let status = child.wait().unwrap();
+        let expected = if victims.contains(&"supervisor") { (None, Some(9)) } else { (Some(137), None) };
+        assert_eq!((status.code(), status.signal()), expected, "{victims:?}");
+        until(PATIENCE, || pids.iter().chain([&launcher.to_string()]).all(|pid| !is_running(pid)));
+    }
 }
 
 /// A rank's own children are ended when the rank is gone.

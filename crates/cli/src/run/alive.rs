@@ -11,7 +11,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 const ENDS_MAX: usize = 64;
 
 /// Refers to a child as long as it is not waited for.
-pub fn open(pid: u32) -> Result<OwnedFd> {
+fn open(pid: u32) -> Result<OwnedFd> {
     let pid = Pid::from_raw(pid as i32).expect("a child's number is positive");
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }

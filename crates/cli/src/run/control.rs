@@ -70,29 +70,29 @@ enum State {
 }
 
 impl Control {
-    /// Opens the socket. Without one the job runs, and cannot be joined; that is reported.
-    pub fn open() -> Option<Control> {
-        let opened = Control::bind();
+    /// Opens the socket, under the number that the launcher has for users. Without one the job runs, and
+    /// cannot be joined; that is reported.
+    pub fn open(launcher: u32) -> Option<Control> {
+        let opened = Control::bind(launcher);
         if let Err(error) = &opened {
             report!("tautline: nobody can join this job: {error}");
         }
         opened.ok()
     }
 
-    fn bind() -> io::Result<Control> {
+    fn bind(launcher: u32) -> io::Result<Control> {
         prepare_dir(&discovery_dir())?;
         running_jobs();
-        let pid = std::process::id();
         // It gets its name when it accepts connections, so that no process takes it for that of a killed one.
         // If this process is killed before, ranks that sweep the directory unlink the temporary name.
-        let temporary = discovery_dir().join(format!(".{pid}.job-{pid}"));
+        let temporary = discovery_dir().join(format!(".{}.job-{launcher}", std::process::id()));
         // Of a former process with this number, if it is there.
         let _ = std::fs::remove_file(&temporary);
         let listener = UnixListener::bind(&temporary)?;
         let mut control = Control { listener, path: temporary, clients: Vec::new(), next_id: 0 };
         std::fs::set_permissions(&control.path, std::fs::Permissions::from_mode(0o600))?;
         control.listener.set_nonblocking(true)?;
-        let path = socket_path(pid);
+        let path = socket_path(launcher);
         std::fs::rename(&control.path, &path)?;
         control.path = path;
         Ok(control)

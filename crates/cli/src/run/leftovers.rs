@@ -48,6 +48,12 @@ pub fn end_all(grace: Duration, mut pause: impl FnMut(Duration) -> bool) -> Vec<
     }
 }
 
+/// A pause of [`end_all`] for callers that nothing interrupts.
+pub fn sleep(time: Duration) -> bool {
+    std::thread::sleep(time);
+    false
+}
+
 /// Reaps all children that have ended; false if there is no child at all.
 fn reap() -> bool {
     loop {

@@ -20,6 +20,7 @@ use super::notices::Notices;
 use super::process::{Common, Process, kill_all};
 pub use super::process::{ListenerCleanup, Ranks};
 use super::programs::Program;
+use super::record::Record;
 use super::relay::Relay;
 use super::{JobPlan, RunArgs, leftovers, lookup, output_file, tag};
 
@@ -65,6 +66,7 @@ pub fn start<'a>(
     plan: &'a JobPlan,
     files: &'a [PathBuf],
     control: Option<Control>,
+    record: Option<Record>,
 ) -> Result<(Started<'a>, ListenerCleanup)> {
     let n = plan.size();
     let ip: IpAddr = if args.ipv6 { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() };
@@ -85,6 +87,9 @@ pub fn start<'a>(
     let members = addresses.iter().map(|addr| Member::new(*addr)).collect();
     let joined_count = Rc::<Cell<u32>>::default();
     let listeners = ListenerCleanup { key: key.clone(), members, joined: joined_count.clone() };
+    if let Some(mut record) = record {
+        record.write(&listeners)?;
+    }
     let programs = plan.programs().collect();
     let path = control.as_ref().map(|control| control.path().to_owned());
     let starter = Starter {

@@ -18,9 +18,11 @@ mod notices;
 mod outcome;
 mod process;
 mod programs;
+mod record;
 mod relay;
 mod remote;
 mod slurm;
+mod supervised;
 mod tag;
 mod watch;
 
@@ -41,6 +43,7 @@ use outcome::Outcome;
 use programs::Program;
 use remote::Connector;
 pub use remote::{AgentArgs, agent};
+use supervised::{Begun, Launcher};
 
 /// What is to be started: the programs, and what all of them are given.
 pub struct JobPlan {
@@ -129,6 +132,10 @@ fn run_here(args: &RunArgs) -> Result<ExitCode> {
     if args.ppn.is_some() || args.agent.is_some() || args.interface.is_some() {
         bail!("--ppn, --agent and --interface are for jobs on several hosts\nname the hosts: --hosts a,b");
     }
+    let Launcher { number, signals, record } = match supervised::begin(args.grace)? {
+        Begun::Launcher(launcher) => launcher,
+        Begun::Ended(code) => return Ok(code),
+    };
     let plan = JobPlan::new(args, None)?;
     if let Some(folder) = &args.wdir {
         enter(folder)?;
@@ -143,9 +150,8 @@ fn run_here(args: &RunArgs) -> Result<ExitCode> {
         };
         report!("tautline: xdp reaches other hosts only, and all ranks are on this one: {instead}");
     }
-    let signals = sys::Signals::catch()?;
-    let control = control::Control::open();
-    let (job, listeners) = local::start(args, &plan, &files, control)?;
+    let control = control::Control::open(number);
+    let (job, listeners) = local::start(args, &plan, &files, control, record)?;
     let outcome =
         Outcome::new(plan.size(), args.grace, args.keep_going, args.timeout).with_restarts(args.restarts());
     let code = watch::wait_for_ranks(job, signals, outcome);

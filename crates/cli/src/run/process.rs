@@ -17,7 +17,7 @@ use tautline::{DeviceName, Member, Security};
 use tautline_launch::{JOB_FD, JOB_FILE, job_file};
 
 use super::notices::Notices;
-use super::{leftovers, limits};
+use super::{leftovers, limits, supervised};
 use crate::sys::{self, Inherited};
 
 /// The processes that were started here.
@@ -37,10 +37,7 @@ impl Drop for Ranks {
     /// Only reached with live processes when starting them failed half-way, or on unwinding.
     fn drop(&mut self) {
         kill_all(&mut self.0);
-        leftovers::end_all(Duration::ZERO, |time| {
-            std::thread::sleep(time);
-            false
-        });
+        leftovers::end_all(Duration::ZERO, leftovers::sleep);
     }
 }
 
@@ -130,6 +127,7 @@ impl Common<'_> {
             .envs(self.env.iter().map(|(name, value)| (name, value)))
             .env(JOB_FD, description.number().to_string())
             .env_remove(JOB_FILE)
+            .env_remove(supervised::SUPERVISOR)
             .stdin(stdin)
             .stdout(stdout)
             .stderr(stderr);

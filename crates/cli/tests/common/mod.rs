@@ -44,6 +44,19 @@ pub fn kill(pid: u32, signal: &str) {
     assert!(status.success());
 }
 
+/// The children of a process.
+pub fn children_of(pid: u32) -> Vec<u32> {
+    let numbers = std::fs::read_dir("/proc").unwrap().flatten();
+    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    numbers.filter(|number| hosts::parent_of(*number) == Some(pid)).collect()
+}
+
+/// The launcher of a job on this host: the only child of the process that a test started, its supervisor.
+pub fn launcher_of(supervisor: u32) -> u32 {
+    let [launcher] = children_of(supervisor)[..] else { panic!("a supervisor has one child") };
+    launcher
+}
+
 /// Waits until `so` is true.
 pub fn until(patience: Duration, mut so: impl FnMut() -> bool) {
     let since = Instant::now();

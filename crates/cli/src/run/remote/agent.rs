@@ -13,17 +13,18 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Signal, pidfd_send_signal};
+use rustix::process::Signal;
 use tautline::node::link::JobKey;
 use tautline::{DeviceName, HostId, Member, Security};
 use tautline_launch::{announced, host_id, parse_key};
 
 use super::control::{self, CHUNK, FromAgent, Prepare, SILENCE, Start, Stream, ToAgent};
 use super::outbox::Outbox;
-use super::supervisor::Record;
+use crate::run::alive::Alive;
 use crate::run::notices::Notices;
 use crate::run::process::{Common, ListenerCleanup, Process, Ranks};
-use crate::run::{alive, enter, leftovers, limits, lookup};
+use crate::run::record::Record;
+use crate::run::{enter, leftovers, limits, lookup};
 use crate::sys::{self, poll_until, readable};
 
 /// What the agent waits for.
@@ -31,8 +32,8 @@ enum Event {
     Said(ToAgent),
     /// The launcher is gone.
     Lost,
-    /// A process, counted on this host, has ended.
-    Ended(usize),
+    /// Processes have ended. Dropped when they were waited for.
+    Ended(Sender<()>),
     /// All output of the processes has been read.
     OutputEnded,
     InputTaken,
@@ -44,8 +45,8 @@ struct Agent {
     ranks: Ranks,
     /// Through which each process is told of others.
     notices: Vec<Notices>,
-    /// The pidfd of each live process.
-    alive: Vec<Option<OwnedFd>>,
+    /// The live processes, counted on this host.
+    alive: Alive,
     outbox: Arc<Outbox>,
     events: Receiver<Event>,
     /// For threads that tell of something.
@@ -230,7 +231,7 @@ impl Agent {
             crew: Crew { prepared, key, members },
             ranks: Ranks(Vec::new()),
             notices: Vec::new(),
-            alive: Vec::new(),
+            alive: Alive::new()?,
             outbox: outbox.clone(),
             events,
             sender,
@@ -242,12 +243,15 @@ impl Agent {
             restarts,
             output_ended: false,
         };
+        notice_ends(agent.alive.fd().try_clone_to_owned()?, agent.sender.clone());
         for index in 0..agent.crew.prepared.plan.ranks.len() {
             let (mut child, notices) = agent.crew.start(index)?;
-            let fd = agent.follow(index, &mut child)?;
-            agent.alive.push(Some(fd));
+            // At once: an end is in its place among others only if it comes after this.
+            let added = agent.alive.add(index, child.id());
+            agent.follow(index, &mut child);
             agent.notices.push(notices);
             agent.ranks.0.push(child);
+            added?;
         }
         if !restarts {
             // Frames to a rank that has ended are refused at once, and not stored for nobody.
@@ -256,8 +260,8 @@ impl Agent {
         Ok((agent, listeners))
     }
 
-    /// Forwards what a process writes, and what it is to read; returns its pidfd, which is watched, too.
-    fn follow(&mut self, index: usize, child: &mut Child) -> Result<OwnedFd> {
+    /// Forwards what a process writes, and what it is to read.
+    fn follow(&mut self, index: usize, child: &mut Child) {
         let rank = self.crew.rank(index);
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         self.readers.extend(stdout.map(|from| forward(&self.outbox, rank, Stream::Out, from)));
@@ -265,36 +269,30 @@ impl Agent {
         if let Some(to) = child.stdin.take() {
             self.input = Some(write_input(to, self.sender.clone()));
         }
-        let fd = alive::open(child.id())?;
-        notice_end(fd.try_clone()?, index, self.sender.clone());
-        Ok(fd)
     }
 
     fn start_again(&mut self, rank: u32) {
-        let Some(index) = self.crew.index(rank).filter(|index| self.alive[*index].is_none() && !self.lost)
-        else {
+        let Some(index) = self.crew.index(rank).filter(|index| !self.alive.has(*index) && !self.lost) else {
             return;
         };
         let started = self.crew.start(index).and_then(|(mut child, notices)| {
-            let fd = self.follow(index, &mut child);
+            let added = self.alive.add(index, child.id());
+            self.follow(index, &mut child);
             self.ranks.0[index] = child;
             self.notices[index] = notices;
-            fd
+            added
         });
-        match started {
-            Ok(fd) => self.alive[index] = Some(fd),
-            Err(error) => {
-                report!("tautline: rank {rank} could not be started again: {error:#}");
-                // As if it had been started and had failed at once.
-                self.outbox.push(FromAgent::Exited { rank, status: 126 << 8 });
-            }
+        if let Err(error) = started {
+            report!("tautline: rank {rank} could not be started again: {error:#}");
+            // As if it had been started and had failed at once.
+            self.outbox.push(FromAgent::Exited { rank, status: 126 << 8 });
         }
     }
 
     /// Serves until no process is left; returns those that could not be ended.
     fn watch(&mut self) -> Vec<i32> {
         let mut heard = Instant::now();
-        while self.alive.iter().any(Option::is_some) || self.restarts && !self.lost {
+        while !self.alive.is_empty() || self.restarts && !self.lost {
             let until = self.kill_at.map_or(heard + SILENCE, |kill| kill.min(heard + SILENCE));
             match self.events.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(event) => {
@@ -305,7 +303,7 @@ impl Agent {
                 }
                 Err(RecvTimeoutError::Timeout) if self.kill_at.is_some_and(|at| Instant::now() >= at) => {
                     self.kill_at = None;
-                    self.signal_all(Signal::KILL);
+                    self.alive.signal_all(Signal::KILL);
                 }
                 Err(_) if Instant::now() >= heard + SILENCE => {
                     heard = Instant::now();
@@ -326,7 +324,7 @@ impl Agent {
         match event {
             Event::Said(ToAgent::Signal(number)) => {
                 if let Some(signal) = Signal::from_named_raw(number) {
-                    self.signal_all(signal);
+                    self.alive.signal_all(signal);
                 }
             }
             Event::Said(ToAgent::Input(bytes)) => match &self.input {
@@ -337,7 +335,7 @@ impl Agent {
             Event::Said(ToAgent::Notice(rank, notice)) => {
                 let own = self.crew.index(rank);
                 for (index, notices) in self.notices.iter_mut().enumerate() {
-                    if own != Some(index) && self.alive[index].is_some() {
+                    if own != Some(index) && self.alive.has(index) {
                         notices.tell(rank as usize, notice);
                     }
                 }
@@ -348,7 +346,7 @@ impl Agent {
             Event::OutputEnded => self.output_ended = true,
             Event::InputTaken => self.outbox.push(FromAgent::InputTaken),
             Event::Lost => self.launcher_lost(),
-            Event::Ended(index) => self.reap(index),
+            Event::Ended(_handled) => self.reap(),
         }
     }
 
@@ -357,22 +355,18 @@ impl Agent {
         if !self.lost {
             self.lost = true;
             self.kill_at = Some(Instant::now() + self.grace);
-            self.signal_all(Signal::TERM);
+            self.alive.signal_all(Signal::TERM);
         }
     }
 
-    fn signal_all(&self, signal: Signal) {
-        for fd in self.alive.iter().flatten() {
-            // It may have ended just now; then there is nothing to do.
-            let _ = pidfd_send_signal(fd, signal);
-        }
-    }
-
-    fn reap(&mut self, index: usize) {
-        if let Ok(Some(status)) = self.ranks.0[index].try_wait() {
-            self.alive[index] = None;
-            let rank = self.crew.rank(index);
-            self.outbox.push(FromAgent::Exited { rank, status: status.into_raw() });
+    /// Tells of processes that have ended, in the order in which they did.
+    fn reap(&mut self) {
+        for index in self.alive.ended().unwrap_or_default() {
+            if let Ok(Some(status)) = self.ranks.0[index].try_wait() {
+                self.alive.remove(index);
+                let rank = self.crew.rank(index);
+                self.outbox.push(FromAgent::Exited { rank, status: status.into_raw() });
+            }
         }
     }
 
@@ -438,12 +432,16 @@ fn write_input(mut to: impl Write + Send + 'static, events: Sender<Event>) -> Se
     sender
 }
 
-/// Tells when a process has ended.
-fn notice_end(fd: OwnedFd, index: usize, events: Sender<Event>) {
+/// Tells whenever processes have ended; `ends` is readable as long as one of them was not waited for.
+fn notice_ends(ends: OwnedFd, events: Sender<Event>) {
     std::thread::spawn(move || {
-        let mut fds = [readable(fd.as_fd())];
-        if poll_until(&mut fds, None).is_ok() {
-            let _ = events.send(Event::Ended(index));
+        while poll_until(&mut [readable(ends.as_fd())], None).is_ok() {
+            let (handled, until) = mpsc::channel();
+            if events.send(Event::Ended(handled)).is_err() {
+                return;
+            }
+            // It fails, because nothing is sent.
+            let _ = until.recv();
         }
     });
 }

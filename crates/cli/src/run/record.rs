@@ -1,0 +1,61 @@
+//! What a supervisor has to unlink after the process that it supervises.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+
+use anyhow::{Context, Result};
+use rustix::fs::{MemfdFlags, memfd_create};
+use tautline::node::device::inherit;
+use tautline::node::link::erase;
+use tautline_launch::job_file;
+
+use super::process::ListenerCleanup;
+use crate::sys::Inherited;
+
+/// The job's description, in memory that a launcher or agent and its supervisor share.
+#[derive(Debug)]
+pub struct Record(File);
+
+impl Record {
+    pub fn new() -> io::Result<Record> {
+        Ok(Record(memfd_create("tautline-record", MemfdFlags::CLOEXEC)?.into()))
+    }
+
+    /// Lets the next child inherit it.
+    pub fn inherited(&self) -> io::Result<Inherited<'_>> {
+        Inherited::new(&self.0)
+    }
+
+    /// Takes over the one that this process has inherited.
+    pub fn take(number: i32) -> io::Result<Record> {
+        Ok(Record(inherit::take(number)?.into()))
+    }
+
+    /// Leaves the description of a job whose ranks are about to be started.
+    pub fn write(&mut self, job: &ListenerCleanup) -> Result<()> {
+        let mut text = job_file::describe(0, &job.key, &job.members, None, None, None).into_bytes();
+        let written = self.0.write_all(&text);
+        erase(&mut text);
+        written.context("cannot note the job for the supervisor\nis there memory left? the reason was")
+    }
+
+    /// Unlinks the listeners of the job, if one was started.
+    pub fn clean_up(mut self) {
+        drop(self.read());
+    }
+
+    fn read(&mut self) -> Option<ListenerCleanup> {
+        let len = self.0.metadata().ok()?.len() as usize;
+        // With room for all of it, so that no part of the key is copied and left behind.
+        let mut text = String::with_capacity(len + 1);
+        self.0.rewind().ok()?;
+        self.0.read_to_string(&mut text).ok()?;
+        let job = job_file::parse(&text).ok();
+        erase(&mut text.into_bytes());
+        job.map(|job| ListenerCleanup {
+            key: job.key,
+            members: job.members.to_vec(),
+            joined: Default::default(),
+        })
+    }
+}
