@@ -56,6 +56,8 @@ impl Job {
     fn ends_with(mut self, code: i32) {
         let status = self.launcher.wait().unwrap();
         let left = marked(&self.mark);
+        // They may keep what is read here open.
+        end_marked(&self.mark);
         let mut said = String::new();
         self.launcher.stderr.take().unwrap().read_to_string(&mut said).unwrap();
         assert_eq!(status.code(), Some(code), "{said}");

@@ -54,6 +54,8 @@ pub fn children_of(pid: u32) -> Vec<u32> {
 /// The launcher of a job on this host: the only child of the process that a test started, its supervisor.
 pub fn launcher_of(supervisor: u32) -> u32 {
     let [launcher] = children_of(supervisor)[..] else { panic!("a supervisor has one child") };
+    let program = |pid: u32| std::fs::read_link(format!("/proc/{pid}/exe")).unwrap();
+    assert_eq!(program(launcher), program(supervisor), "a launcher is the same program");
     launcher
 }
 
