@@ -15,7 +15,7 @@ mod words;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use tautline_mem::pool::MAX_EXTENTS;
 use tautline_mem::ring::{self, Corrupt, LINE, LINE_DATA, LINE_DATA_WORDS, Peeked, Shape};
@@ -73,6 +73,9 @@ pub const LINE_WORDS: usize = LINE_DATA_WORDS;
 
 /// The most rings that are taken in one go.
 const RINGS_AT_ONCE: usize = 16;
+/// How often a process that has disconnected is found to be exiting before it counts as dead: the kernel
+/// takes microseconds, or until the process gets a core again.
+const EXIT_LOOKS_MAX: u32 = 10_000;
 
 /// The role of this side; decides which ring it sends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +102,8 @@ pub struct Shm {
     corrupt: bool,
     ended: bool,
     rings: u64,
+    /// How often it was found to be exiting.
+    exit_looks: AtomicU32,
     loans: Loans,
     windows: Windows,
 }
@@ -165,6 +170,7 @@ impl Shm {
             corrupt: false,
             ended: false,
             rings: 0,
+            exit_looks: AtomicU32::new(0),
         }
     }
 
@@ -287,7 +293,16 @@ impl Shm {
 
     /// Whether the other process has exited or disconnected (S-6). Takes its rings.
     pub fn is_dead(&self) -> bool {
-        self.has_exited() || self.has_disconnected()
+        self.has_exited() || self.has_disconnected() && !self.is_exiting()
+    }
+
+    /// Whether the other process, which has disconnected, is about to exit. Its launcher is to see the exit
+    /// before anybody here acts on it, or it would take another process for the first that has failed. A
+    /// process that the kernel does not end is dead after some looks.
+    #[cold]
+    fn is_exiting(&self) -> bool {
+        let looks = self.exit_looks.fetch_add(1, Ordering::Relaxed);
+        looks < EXIT_LOOKS_MAX && local::peer_pid(&self.socket).is_ok_and(local::is_exiting)
     }
 
     /// Takes rings; whether there was an end behind them. One that sends more gets its turn again.

@@ -165,6 +165,18 @@ pub(crate) fn take_ring(socket: &OwnedFd) -> Ring {
     }
 }
 
+/// Whether a process exits: it closes its descriptors, or has closed them, and whoever waits for its end may
+/// not see it yet.
+pub(crate) fn is_exiting(pid: i32) -> bool {
+    /// The kernel sets it before a process closes anything.
+    const PF_EXITING: u64 = 4;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name, in parentheses, may itself contain parentheses and spaces; the flags come seventh after it.
+    let flags =
+        stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(6)?.parse::<u64>().ok());
+    flags.is_some_and(|flags| flags & PF_EXITING != 0)
+}
+
 /// Whether the other side has disconnected, and everything that it sent was received.
 pub(crate) fn has_ended(socket: &OwnedFd) -> bool {
     let peeked = rustix::net::recv(socket, &mut [0; 1], RecvFlags::DONTWAIT | RecvFlags::PEEK);
@@ -221,4 +233,27 @@ pub(crate) fn receive<const N: usize>(socket: &OwnedFd, bytes: &mut [u8]) -> io:
     }
     let missing = message.flags.contains(rustix::net::ReturnFlags::CTRUNC);
     Ok(Some((message.bytes, fds, missing)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+
+    use super::*;
+
+    /// S-6: a process exits from when it begins to until it is waited for, and not before.
+    #[test]
+    fn a_process_that_exits_is_told_from_one_that_lives() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let pid = child.id() as i32;
+        assert!(!is_exiting(pid));
+        drop(child.stdin.take());
+        let id = WaitId::Pid(Pid::from_raw(pid).unwrap());
+        waitid(id, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap().unwrap();
+        assert!(is_exiting(pid));
+        child.wait().unwrap();
+        assert!(!is_exiting(0), "there is no such process");
+    }
 }
