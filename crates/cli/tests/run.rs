@@ -3,7 +3,7 @@
 mod common;
 
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use common::{PATIENCE, as_program, is_running, kill, launcher_of, read_line, tautline, until};
 use tautline::{Endpoint, Short};
@@ -82,8 +82,8 @@ fn a_rank_inherits_only_its_own_descriptors() {
     assert_eq!(lines, ["[0] 2", "[1] 2", "[2] 2"]);
 }
 
-#[test]
-fn an_interrupt_ends_the_job() {
+/// A job of two ranks that sleep, and their process numbers.
+fn two_sleeping_ranks() -> (Child, [String; 2]) {
     let mut child = tautline()
         .args(["run", "-n", "2", "--grace", "0.2", "sh", "-c", "echo $$; exec sleep 1000"])
         .stdout(Stdio::piped())
@@ -92,6 +92,12 @@ fn an_interrupt_ends_the_job() {
         .unwrap();
     let mut stdout = child.stdout.take().unwrap();
     let pids = [read_line(&mut stdout), read_line(&mut stdout)];
+    (child, pids)
+}
+
+#[test]
+fn an_interrupt_ends_the_job() {
+    let (mut child, pids) = two_sleeping_ranks();
     kill(child.id(), "INT");
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert!(pids.iter().all(|pid| !is_running(pid)));
@@ -101,14 +107,7 @@ fn an_interrupt_ends_the_job() {
 #[test]
 fn ranks_end_with_a_killed_launcher() {
     for victims in [&["supervisor"][..], &["launcher"], &["supervisor", "launcher"]] {
-        let mut child = tautline()
-            .args(["run", "-n", "2", "sh", "-c", "echo $$; exec sleep 1000"])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut stdout = child.stdout.take().unwrap();
-        let pids = [read_line(&mut stdout), read_line(&mut stdout)];
+        let (mut child, pids) = two_sleeping_ranks();
         let launcher = launcher_of(child.id());
         let numbers = victims.iter().map(|victim| if *victim == "launcher" { launcher } else { child.id() });
         let numbers: Vec<_> = numbers.map(|number| number.to_string()).collect();

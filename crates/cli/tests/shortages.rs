@@ -77,6 +77,15 @@ fn descriptors_of_a_whole_job_are_counted() {
     }
 }
 
+/// With fewer descriptors than the launcher itself begins with, the error names them.
+#[test]
+fn too_few_descriptors_for_the_launcher_are_named() {
+    let out = mesh(5, &[]);
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(2), "{said}");
+    assert!(said.contains("cannot start the launcher") && said.contains("ulimit -n"), "{said}");
+}
+
 /// Without /proc the error names it, and not the number of processes.
 #[test]
 fn a_missing_proc_is_named() {

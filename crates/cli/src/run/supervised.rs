@@ -5,14 +5,15 @@
 //! supervisor is killed, the launcher ends the job. Only if both are killed at once are processes left that
 //! ranks have started; the ranks themselves end even then.
 
+use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitCode};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::leftovers;
 use super::record::Record;
+use super::{leftovers, limits};
 use crate::sys::{Signals, THIS_PROGRAM};
 
 /// Tells a launcher of its supervisor: the process number of that, the descriptors of the signals and that of
@@ -42,9 +43,14 @@ pub fn begin(grace: Duration) -> Result<Begun> {
     if let Some(launcher) = supervised()? {
         return Ok(Begun::Launcher(launcher));
     }
-    let signals = Signals::catch()?;
-    leftovers::adopt()?;
-    let record = Record::new()?;
+    let prepared = || -> io::Result<_> {
+        leftovers::adopt()?;
+        Ok((Signals::catch()?, Record::new()?))
+    };
+    let (signals, record) = prepared().map_err(|error| {
+        let advice = limits::advice(&error);
+        anyhow::Error::from(error).context(format!("cannot start the launcher\n{advice}; the reason was"))
+    })?;
     let Ok(mut launcher) = start(&signals, &record) else {
         return Ok(Begun::Launcher(Launcher { number: std::process::id(), signals, record: None }));
     };
@@ -66,7 +72,7 @@ pub fn begin(grace: Duration) -> Result<Begun> {
 }
 
 /// Starts this command again, under the name that it was started with.
-fn start(signals: &Signals, record: &Record) -> std::io::Result<Child> {
+fn start(signals: &Signals, record: &Record) -> io::Result<Child> {
     let mut words = std::env::args_os();
     let mut launcher = Command::new(THIS_PROGRAM);
     launcher.arg0(words.next().unwrap_or_default()).args(words);
@@ -89,7 +95,7 @@ fn supervised() -> Result<Option<Launcher>> {
     else {
         return Ok(None);
     };
-    let taken = || -> std::io::Result<_> { Ok((Signals::take_over(signals)?, Record::take(*record)?)) };
+    let taken = || -> io::Result<_> { Ok((Signals::take_over(signals)?, Record::take(*record)?)) };
     let (signals, record) =
         taken().context("cannot take over what the supervisor has left\nthe reason was")?;
     Ok(Some(Launcher { number: supervisor.cast_unsigned(), signals, record: Some(record) }))
