@@ -2,11 +2,12 @@
 //! our own executable.
 
 use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -72,6 +73,21 @@ impl Signals {
         }
         taken.or(Some(Signal::TERM))
     }
+}
+
+/// Tells, from a thread, whenever a descriptor is readable, until `tell` returns false. What it is given is
+/// dropped when that was handled; then the descriptor is looked at again.
+pub fn notice(fd: OwnedFd, tell: impl Fn(Sender<()>) -> bool + Send + 'static) {
+    std::thread::spawn(move || {
+        while poll_until(&mut [readable(fd.as_fd())], None).is_ok() {
+            let (handled, until) = mpsc::channel();
+            if !tell(handled) {
+                return;
+            }
+            // It fails, because nothing is sent.
+            let _ = until.recv();
+        }
+    });
 }
 
 /// Waits until one of the descriptors is readable; false if `until` passed first.

@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 
 use common::hosts::{Hosts, MARK, lacks_hosts, marked, parent_of};
 use common::jobs::{LIVES, check_restart, expected, lines, run, said};
-use common::{PATIENCE, as_program, cores_allowed, kill, read_line, until};
+use common::joins::check_joins;
+use common::{PATIENCE, as_program, cores_allowed, is_running, kill, read_line, until};
 
 /// The program of the jobs.
 #[test]
@@ -21,6 +22,13 @@ fn greet_all() {
 #[ignore = "a program of jobs"]
 fn die_once() {
     common::jobs::die_once();
+}
+
+/// A program of jobs.
+#[test]
+#[ignore = "a program of jobs"]
+fn greet_whoever_joins() {
+    common::joins::greet_whoever_joins();
 }
 
 /// J-16, J-17: one set of hosts for all that can be seen with them, because they take a while to start.
@@ -38,6 +46,8 @@ fn on_two_hosts() {
     an_interrupt_ends_the_job(&hosts);
     bindings_and_interfaces(&hosts);
     a_program_that_one_host_lacks_is_named(&hosts);
+    ranks_join_on_the_hosts(&hosts);
+    joined_ranks_belong_to_the_command(&hosts);
     // J-20: on the host of rank 0 and on the other.
     for list in ["a:2,b", "a,b:2"] {
         let lives = format!("{LIVES}={}", hosts.folder.join("lives").display());
@@ -88,6 +98,57 @@ fn bindings_and_interfaces(hosts: &Hosts) {
         let right = |start: &String| members.iter().filter(|member| member.starts_with(start)).count() == 2;
         assert!(members.len() == 4 && expected.iter().all(right), "{members:?}");
     }
+}
+
+/// J-22, J-23: through the command, and through the agent of another host than the launcher's. Two join on
+/// each host, or on the host that is named, which the job has not used yet.
+fn ranks_join_on_the_hosts(hosts: &Hosts) {
+    for (list, further, local) in
+        [("b,a", &["-n", "2"][..], [2, 1, 2, 1, 2]), ("a:2", &["-n", "2", "--hosts", "b"], [2, 2, 1, 1, 2])]
+    {
+        let job = hosts.tautline(&["-n", "2", "--hosts", list]);
+        check_joins(job, |job| hosts.tautline(&[&["--join", &job.to_string()], further].concat()), local);
+    }
+}
+
+/// J-22, J-24: output, exit code, directory and environment are those of the command; a rank ends with it;
+/// and what cannot be started is named, and leaves the job as it was.
+fn joined_ranks_belong_to_the_command(hosts: &Hosts) {
+    let mut job = hosts.tautline(&["--hosts", "a", "--keep-going", "sh", "-c", "echo up; exec sleep 1000"]);
+    let mut job = job.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    assert_eq!(read_line(job.stdout.as_mut().unwrap()), "up");
+    let number = job.id().to_string();
+    let join = |host: &str, program: &[&str]| {
+        let options = ["--join", &number, "--hosts", host, "--env", "WORD=here", "--wdir", "/"];
+        let mut command = hosts.tautline(&[&options[..], program].concat());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    // The second time the agent of that host has ended.
+    for host in ["a", "b", "b"] {
+        let ended = join(host, &["sh", "-c", "echo $WORD; pwd; exit 7"]).output().unwrap();
+        assert_eq!((ended.status.code(), &*ended.stdout), (Some(7), &b"here\n/\n"[..]), "{ended:?}");
+    }
+    for (host, program, word) in [
+        ("gone", "true", "the host gone cannot be reached"),
+        ("a,gone", "true", "the host gone cannot be reached"),
+        ("b", "/no/such/program", "on the host b: cannot start /no/such/program"),
+        ("a", "/no/such/program", "on the host a: cannot start /no/such/program"),
+        ("a:0", "true", "0 processes"),
+    ] {
+        let refused = join(host, &[program]).output().unwrap();
+        let text = String::from_utf8_lossy(&refused.stderr);
+        assert!(refused.status.code() == Some(2) && text.contains(word), "{text}");
+    }
+    let mut command = join("a,b", &["sh", "-c", "echo $$; exec sleep 1000"]).spawn().unwrap();
+    let output = command.stdout.as_mut().unwrap();
+    let ranks = [read_line(output), read_line(output)];
+    command.kill().unwrap();
+    command.wait().unwrap();
+    until(PATIENCE, || ranks.iter().all(|rank| !is_running(rank)));
+    assert!(job.try_wait().unwrap().is_none());
+    kill(job.id(), "INT");
+    assert_eq!(job.wait().unwrap().code(), Some(130));
 }
 
 /// The hosts share their files, but for a directory that one of them hides.

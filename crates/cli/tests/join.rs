@@ -1,98 +1,46 @@
 //! Ranks that join a running job (J-22): through the command, and through the library.
-#![allow(clippy::print_stdout)]
 
 mod common;
 
-use std::cell::RefCell;
-use std::collections::BTreeSet;
-use std::io::{Read, Write as _};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
-use std::rc::Rc;
 
-use common::{PATIENCE, as_program, is_running, kill, launcher_of, read_line, tautline, until};
-use tautline::{Endpoint, Event, Short};
+use common::joins::check_joins;
+use common::{PATIENCE, is_running, kill, launcher_of, read_line, tautline, until};
 
-/// How many ranks there are in the end.
-const ALL: u32 = 5;
-
-/// The program: two ranks begin, two join through the command, and rank 0 adds one. Each greets every other.
+/// The program of the jobs.
 #[test]
 #[ignore = "a program of these tests"]
 fn greet_whoever_joins() {
-    let heard = Rc::new(RefCell::new(BTreeSet::new()));
-    let hears = heard.clone();
-    let builder = Endpoint::builder().watch_members();
-    let ep = builder.on_short("greet", move |m: Short<'_>| {
-        hears.borrow_mut().insert(m.from());
-    });
-    let ep = ep.join().unwrap();
-    say(&format!("\nrank {} begins\n", ep.rank()));
-    let mut known: BTreeSet<u32> = (0..ep.size()).filter(|rank| *rank != ep.rank()).collect();
-    known.iter().for_each(|rank| ep.send(*rank, "greet", b"").unwrap());
-    let mut spawned = ep.rank() != 0;
-    while heard.borrow().len() < ALL as usize - 1 || known.len() < ALL as usize - 1 {
-        ep.wait(None).unwrap();
-        ep.extract(usize::MAX).unwrap();
-        while let Some(event) = ep.poll_event() {
-            if let Event::MemberJoined { member } = event {
-                assert!(known.insert(member));
-                ep.send(member, "greet", b"").unwrap();
-            }
-        }
-        if !spawned && heard.borrow().len() == ALL as usize - 2 {
-            spawned = true;
-            let program = std::env::current_exe().unwrap();
-            let options = ["greet_whoever_joins", "--exact", "--ignored", "--test-threads=1"];
-            assert_eq!(ep.spawn(1, &program, options).unwrap(), ALL - 1..ALL);
-            let error = ep.spawn(1, "/no/such/program", options).unwrap_err().to_string();
-            assert!(error.contains("/no/such/program"), "{error}");
-        }
-    }
-    say(&format!("\nrank {} heard {:?}\n", ep.rank(), heard.borrow()));
-    ep.close().unwrap();
-}
-
-fn say(text: &str) {
-    std::io::stdout().write_all(text.as_bytes()).unwrap();
-}
-
-fn lines(text: &str, with: &str) -> Vec<String> {
-    let mut lines: Vec<_> = text.lines().filter(|line| line.contains(with)).map(str::to_owned).collect();
-    lines.sort();
-    lines
+    common::joins::greet_whoever_joins();
 }
 
 /// J-22, J-23: those that join get the next ranks, members are told, and messages flow both ways.
 #[test]
 fn ranks_join_a_running_job() {
-    for device in ["shm", "udp"] {
+    for (device, local) in [("shm", [4; 5]), ("udp", [0; 5])] {
         let mut job = tautline();
-        job.args(["run", "-n", "2", "--device", device]).stdout(Stdio::piped());
-        let mut job = as_program(&mut job, "greet_whoever_joins").spawn().unwrap();
-        let mut out = job.stdout.take().unwrap();
-        let mut begun = 0;
-        while begun < 2 {
-            let mut line = Vec::new();
-            let mut byte = [0];
-            while out.read(&mut byte).unwrap() == 1 && byte[0] != b'\n' {
-                line.push(byte[0]);
-            }
-            begun += usize::from(String::from_utf8_lossy(&line).contains("begins"));
-        }
-        let mut joins = tautline();
-        joins.args(["run", "-n", "2", "--join", &job.id().to_string()]);
-        let joined = as_program(&mut joins, "greet_whoever_joins").output().unwrap();
-        let mut rest = String::new();
-        out.read_to_string(&mut rest).unwrap();
-        let joined_out = String::from_utf8_lossy(&joined.stdout);
-        assert!(job.wait().unwrap().success(), "{rest}");
-        assert!(joined.status.success(), "{joined:?}");
-        assert_eq!(lines(&joined_out, "heard"), ["rank 2 heard {0, 1, 3, 4}", "rank 3 heard {0, 1, 2, 4}"]);
-        let expected =
-            ["rank 0 heard {1, 2, 3, 4}", "rank 1 heard {0, 2, 3, 4}", "rank 4 heard {0, 1, 2, 3}"];
-        assert_eq!(lines(&rest, "heard"), expected);
+        job.args(["run", "-n", "2", "--device", device]);
+        let join = |job: u32| {
+            let mut join = tautline();
+            join.args(["run", "-n", "2", "--join", &job.to_string()]);
+            join
+        };
+        check_joins(job, join, local);
     }
+}
+
+/// A job of one rank shares memory with those that join.
+#[test]
+fn a_single_rank_shares_memory_with_those_that_join() {
+    let mut job = tautline();
+    job.args(["run", "-n", "1"]);
+    let join = |job: u32| {
+        let mut join = tautline();
+        join.args(["run", "-n", "3", "--join", &job.to_string()]);
+        join
+    };
+    check_joins(job, join, [4; 5]);
 }
 
 /// J-22, J-24: the output and the exit code of a rank that joined are those of the command, and it ends with

@@ -21,11 +21,17 @@ pub struct Request {
     pub attached: bool,
     /// The directory that they run in.
     pub dir: PathBuf,
-    /// The program: a path, or a name that the launcher finds in its PATH.
+    /// The hosts that they run on, as `tautline run --hosts` names them; empty if the launcher may choose.
+    pub hosts: String,
+    /// The program as it was named: a path, or a name that each host finds in its PATH.
     pub program: OsString,
+    /// Its file on the host of who asks, if it is there.
+    pub file: Option<PathBuf>,
     /// Its arguments.
     pub arguments: Vec<OsString>,
-    /// The whole environment.
+    /// Variables that were given for it, which it has on every host.
+    pub given: Vec<(OsString, OsString)>,
+    /// The environment of who asks, which it has on the same host.
     pub env: Vec<(OsString, OsString)>,
 }
 
@@ -38,7 +44,9 @@ impl Request {
     pub fn from_here(count: u32, program: OsString, arguments: Vec<OsString>) -> io::Result<Request> {
         let own = |name: &OsStr| name == crate::JOB_FD || name == crate::JOB_FILE;
         let env = std::env::vars_os().filter(|(name, _)| !own(name)).collect();
-        Ok(Request { count, attached: false, dir: std::env::current_dir()?, program, arguments, env })
+        let (dir, hosts) = (std::env::current_dir()?, String::new());
+        let (attached, file, given) = (false, None, Vec::new());
+        Ok(Request { count, attached, dir, hosts, program, file, arguments, given, env })
     }
 
     /// The bytes to send: their number, then fields that end with a zero.
@@ -52,10 +60,13 @@ impl Request {
         field(self.count.to_string().as_bytes());
         field(if self.attached { b"attached" } else { b"detached" });
         field(self.dir.as_os_str().as_bytes());
-        field(self.arguments.len().to_string().as_bytes());
+        field(self.hosts.as_bytes());
         field(self.program.as_bytes());
+        field(self.file.as_deref().unwrap_or(Path::new("")).as_os_str().as_bytes());
+        field(self.arguments.len().to_string().as_bytes());
         self.arguments.iter().for_each(|argument| field(argument.as_bytes()));
-        for (name, value) in &self.env {
+        field(self.given.len().to_string().as_bytes());
+        for (name, value) in self.given.iter().chain(&self.env) {
             field(&[name.as_bytes(), b"=", value.as_bytes()].concat());
         }
         let length = (bytes.len() - 4) as u32;
@@ -90,17 +101,23 @@ impl Request {
         let count = number(next()?).ok_or_else(cut)?;
         let attached = next()? == b"attached";
         let dir = PathBuf::from(OsString::from_vec(next()?.to_vec()));
-        let arguments = number(next()?).ok_or_else(cut)?;
+        let hosts = String::from_utf8(next()?.to_vec()).map_err(|_| cut())?;
         let program = OsString::from_vec(next()?.to_vec());
+        let file = Some(next()?).filter(|file| !file.is_empty());
+        let file = file.map(|file| PathBuf::from(OsString::from_vec(file.to_vec())));
+        let arguments = number(next()?).ok_or_else(cut)?;
         let arguments = (0..arguments).map(|_| Ok(OsString::from_vec(next()?.to_vec())));
         let arguments = arguments.collect::<Result<Vec<_>, String>>()?;
+        let given = number(next()?).ok_or_else(cut)? as usize;
         let variable = |field: &[u8]| {
             let at = field.iter().position(|byte| *byte == b'=').filter(|at| *at > 0)?;
             let (name, value) = (field[..at].to_vec(), field[at + 1..].to_vec());
             Some((OsString::from_vec(name), OsString::from_vec(value)))
         };
-        let env = fields.filter_map(variable).collect();
-        Ok(Request { count, attached, dir, program, arguments, env })
+        let mut given_and_env: Vec<_> = fields.filter_map(variable).collect();
+        let env = given_and_env.split_off(given.min(given_and_env.len()));
+        let given = given_and_env;
+        Ok(Request { count, attached, dir, hosts, program, file, arguments, given, env })
     }
 }
 
@@ -187,8 +204,11 @@ mod tests {
             count: 3,
             attached: true,
             dir: "/a b".into(),
+            hosts: "a,b:2".into(),
             program: "prog".into(),
+            file: Some("/bin/prog".into()),
             arguments: vec!["".into(), "x=y".into()],
+            given: vec![("C".into(), "3".into())],
             env: vec![("A".into(), "1=2".into()), ("B".into(), "".into())],
         };
         let bytes = request.encode();

@@ -39,6 +39,11 @@ impl Member {
         self
     }
 
+    /// Whether both may share memory: not if the launcher told that they are on different hosts (J-11).
+    pub(crate) fn may_share_with(&self, other: &Member) -> bool {
+        !matches!((self.host, other.host), (Some(own), Some(other)) if own != other)
+    }
+
     /// Whether both run on one host: by what the launcher told of them or, without that, by their addresses.
     pub(crate) fn is_on_host_of(&self, other: &Member) -> bool {
         if let (Some(own), Some(other)) = (self.host, other.host) {
@@ -71,6 +76,8 @@ pub struct Job {
     pub notices: Option<OwnedFd>,
     /// The socket on which the launcher is asked to start further processes (J-22).
     pub control: Option<PathBuf>,
+    /// Processes may join while it runs, and this one is told of them (J-23).
+    pub may_grow: bool,
     /// How this process found the job, to be reported as an event.
     pub launcher: Option<Launcher>,
 }
@@ -93,6 +100,7 @@ impl Job {
             socket: None,
             notices: None,
             control: None,
+            may_grow: false,
             launcher: None,
         }
     }

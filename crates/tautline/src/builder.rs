@@ -238,6 +238,7 @@ impl Builder {
         let present = job.launcher.as_ref().is_some_and(|launcher| launcher.name.starts_with("pmi"));
         let bound = config.link.silence;
         let control = Control(job.control.take().filter(|_| notices.is_some()));
+        job.may_grow = control.0.is_some();
         let endpoint =
             self.attach(control).open(|names| tautline_node::Endpoint::join(job, config, names))?;
         match notices {

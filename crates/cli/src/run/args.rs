@@ -25,6 +25,8 @@ Examples:
   tautline run -n 2 --join 4711 ./worker
         Two more processes in the job whose tautline run, on this host and of this user, has the process number
         4711. They get the next ranks; their output and exit code are those of this command, and they end with it.
+        Of a job on several hosts, --hosts a,d names those that take them, also ones that the job has not used yet;
+        without it they go where the fewest ranks run.
   tautline run -n 2 --fault loss=5%,reorder=10%,seed=7 ./hello
         The network between them loses and reorders frames; messages are not affected.
   tautline run -n 2 --device udp ./hello
@@ -70,7 +72,7 @@ pub struct RunArgs {
     #[arg(
         long,
         value_name = "JOB",
-        conflicts_with_all = ["hosts", "hostfile", "restart", "keep_going", "security", "device", "ipv6", "tag", "output",
+        conflicts_with_all = ["hostfile", "restart", "keep_going", "security", "device", "ipv6", "tag", "output",
             "fault", "pcap", "timeout", "bind", "grace", "ppn", "agent", "interface"]
     )]
     pub join: Option<String>,

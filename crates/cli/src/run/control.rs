@@ -1,4 +1,5 @@
-//! The socket on which a running job is asked for further ranks (J-22). Only its user can reach it.
+//! The socket on which a running job is asked for further ranks (J-22). Only its user can reach it. A launcher
+//! has one, and an agent, which passes on what it is asked.
 
 use std::io::{self, IoSliceMut, Write};
 use std::mem::MaybeUninit;
@@ -9,6 +10,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
+use rustix::event::epoll;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use tautline::node::device::shm::{discovery_dir, prepare_dir};
@@ -22,29 +24,36 @@ pub fn socket_path(launcher: u32) -> PathBuf {
     discovery_dir().join(format!("job-{launcher}"))
 }
 
+/// Where an agent is asked, by its process number.
+pub fn agent_path(agent: u32) -> PathBuf {
+    discovery_dir().join(format!("agent-{agent}"))
+}
+
 /// The jobs of this user on this host that can be joined, by their launchers' process numbers. Sockets that
-/// killed launchers left are unlinked.
+/// killed launchers and agents left are unlinked.
 pub fn running_jobs() -> Vec<u32> {
-    let mut jobs: Vec<u32> = std::fs::read_dir(discovery_dir())
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.strip_prefix("job-")?.parse().ok())
-        .filter(|job| match UnixStream::connect(socket_path(*job)) {
+    let mut jobs = Vec::new();
+    for entry in std::fs::read_dir(discovery_dir()).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some((of, number)) = name.to_str().and_then(|name| name.split_once('-')) else { continue };
+        let (Ok(number), true) = (number.parse::<u32>(), ["job", "agent"].contains(&of)) else { continue };
+        match UnixStream::connect(entry.path()) {
+            Ok(_) if of == "job" => jobs.push(number),
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                let _ = std::fs::remove_file(socket_path(*job));
-                false
+                let _ = std::fs::remove_file(entry.path());
             }
-            connected => connected.is_ok(),
-        })
-        .collect();
+            _ => {}
+        }
+    }
     jobs.sort_unstable();
     jobs
 }
 
-/// The launcher's side.
+/// The side that is asked.
 pub struct Control {
     listener: UnixListener,
+    /// An epoll of the listener and the clients.
+    watch: OwnedFd,
     path: PathBuf,
     clients: Vec<Client>,
     next_id: u64,
@@ -73,26 +82,33 @@ impl Control {
     /// Opens the socket, under the number that the launcher has for users. Without one the job runs, and
     /// cannot be joined; that is reported.
     pub fn open(launcher: u32) -> Option<Control> {
-        let opened = Control::bind(launcher);
+        let opened = Control::bind(socket_path(launcher));
         if let Err(error) = &opened {
             report!("tautline: nobody can join this job: {error}");
         }
         opened.ok()
     }
 
-    fn bind(launcher: u32) -> io::Result<Control> {
+    /// Opens the socket of an agent.
+    pub fn open_for_agent() -> io::Result<Control> {
+        Control::bind(agent_path(std::process::id()))
+    }
+
+    fn bind(path: PathBuf) -> io::Result<Control> {
         prepare_dir(&discovery_dir())?;
         running_jobs();
         // It gets its name when it accepts connections, so that no process takes it for that of a killed one.
         // If this process is killed before, ranks that sweep the directory unlink the temporary name.
-        let temporary = discovery_dir().join(format!(".{}.job-{launcher}", std::process::id()));
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let temporary = discovery_dir().join(format!(".{}.{name}", std::process::id()));
         // Of a former process with this number, if it is there.
         let _ = std::fs::remove_file(&temporary);
-        let listener = UnixListener::bind(&temporary)?;
-        let mut control = Control { listener, path: temporary, clients: Vec::new(), next_id: 0 };
+        let (listener, watch) =
+            (UnixListener::bind(&temporary)?, epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        let mut control = Control { listener, watch, path: temporary, clients: Vec::new(), next_id: 0 };
+        epoll::add(&control.watch, &control.listener, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
         std::fs::set_permissions(&control.path, std::fs::Permissions::from_mode(0o600))?;
         control.listener.set_nonblocking(true)?;
-        let path = socket_path(launcher);
         std::fs::rename(&control.path, &path)?;
         control.path = path;
         Ok(control)
@@ -102,16 +118,21 @@ impl Control {
         &self.path
     }
 
-    /// The descriptors to poll.
-    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        std::iter::once(self.listener.as_fd()).chain(self.clients.iter().map(|client| client.stream.as_fd()))
+    /// The descriptor to poll: readable if there is something for [`Control::poll`] to do.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.watch.as_fd()
     }
 
     /// Accepts connections and reads from them. Returns the ranks whose connections are gone.
     pub fn poll(&mut self) -> Vec<Range<usize>> {
         while let Ok((stream, _)) = self.listener.accept() {
             let same_user = socket_peercred(&stream).is_ok_and(|peer| peer.uid == rustix::process::geteuid());
-            if same_user && self.clients.len() < CLIENTS_MAX && stream.set_nonblocking(true).is_ok() {
+            let watched = || {
+                let event = epoll::EventData::new_u64(0);
+                epoll::add(&self.watch, &stream, event, epoll::EventFlags::IN).is_ok()
+            };
+            let taken = same_user && self.clients.len() < CLIENTS_MAX;
+            if taken && stream.set_nonblocking(true).is_ok() && watched() {
                 let (id, bytes, streams) = (self.next_id, Vec::new(), Vec::new());
                 self.clients.push(Client { id, stream, bytes, streams, state: State::Asking });
                 self.next_id += 1;
@@ -136,9 +157,9 @@ impl Control {
         Some((client.id, request, streams))
     }
 
-    /// Says which ranks were started, or why none was.
-    pub fn answer(&mut self, id: u64, answer: Result<Range<usize>>) {
-        let Some(client) = self.clients.iter_mut().find(|client| client.id == id) else { return };
+    /// Says which ranks were started, or why none was. False if nobody waits for the answer any more.
+    pub fn answer(&mut self, id: u64, answer: Result<Range<usize>>) -> bool {
+        let Some(client) = self.clients.iter_mut().find(|client| client.id == id) else { return false };
         let attached = matches!(client.state, State::Asked { attached: true });
         match answer {
             Ok(ranks) => {
@@ -153,6 +174,7 @@ impl Control {
             }
         }
         self.clients.retain(|client| !matches!(client.state, State::Over));
+        true
     }
 
     /// Tells who asked for a rank that it has ended (J-24).

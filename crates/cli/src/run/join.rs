@@ -8,23 +8,28 @@ use anyhow::{Context, Result, bail};
 use tautline_launch::control::{ControlError, Request, ask};
 
 use super::control::{running_jobs, socket_path};
-use super::{RunArgs, enter, lookup, parse_variable, programs};
+use super::{RunArgs, enter, hosts, lookup, parse_variable, programs};
 
 /// Has the launcher of the job start the processes, and waits for their ends.
 pub fn run(args: &RunArgs, job: &str) -> Result<ExitCode> {
     let launcher: u32 = job.parse().ok().filter(|pid| *pid > 0).with_context(|| {
         format!("--join {job}: not a process number\ngive that of the job's tautline run: {}", jobs())
     })?;
-    let [program] = &programs::parse(args.n, &args.program, None)?[..] else {
+    let hosts = args.hosts.as_deref().map(hosts::parse_list).transpose()?;
+    let fill = hosts.map(|hosts| hosts::capacity(&hosts, None));
+    let [program] = &programs::parse(args.n, &args.program, fill)?[..] else {
         bail!("--join starts one program\nrun tautline run --join {job} for each");
     };
     if let Some(folder) = &args.wdir {
         enter(folder)?;
     }
-    let file = std::path::absolute(lookup::find(&program.words[0])?)?;
-    let mut request = Request::from_here(program.count as u32, file.into(), program.words[1..].to_vec())?;
+    let words = &program.words;
+    let mut request = Request::from_here(program.count as u32, words[0].clone(), words[1..].to_vec())?;
     request.attached = true;
-    request.env.extend(args.env.iter().map(parse_variable).collect::<Result<Vec<_>>>()?);
+    // It may be only on the hosts that it is to run on.
+    request.file = lookup::find(&words[0]).and_then(|file| Ok(std::path::absolute(file)?)).ok();
+    request.given = args.env.iter().map(parse_variable).collect::<Result<Vec<_>>>()?;
+    request.hosts = args.hosts.clone().unwrap_or_default();
     let streams = (std::io::stdout(), std::io::stderr());
     let streams = [streams.0.as_fd(), streams.1.as_fd()];
     let mut started = match ask(&socket_path(launcher), &request, Some(streams)) {

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::rc::Rc;
 
@@ -17,7 +17,7 @@ use tautline_launch::random_key;
 use super::alive::Alive;
 use super::control::Control;
 use super::notices::Notices;
-use super::process::{Common, Process, kill_all};
+use super::process::{Common, Place, Process, kill_all};
 pub use super::process::{ListenerCleanup, Ranks};
 use super::programs::Program;
 use super::record::Record;
@@ -45,6 +45,7 @@ pub struct Starter<'a> {
     /// Ranks that joined the running job.
     joined: Vec<Joined>,
     joined_count: Rc<Cell<u32>>,
+    record: Option<Record>,
     control: Option<PathBuf>,
     key: JobKey,
     sockets: Vec<UdpSocket>,
@@ -87,7 +88,8 @@ pub fn start<'a>(
     let members = addresses.iter().map(|addr| Member::new(*addr)).collect();
     let joined_count = Rc::<Cell<u32>>::default();
     let listeners = ListenerCleanup { key: key.clone(), members, joined: joined_count.clone() };
-    if let Some(mut record) = record {
+    let mut record = record;
+    if let Some(record) = &mut record {
         record.write(&listeners)?;
     }
     let programs = plan.programs().collect();
@@ -99,6 +101,7 @@ pub fn start<'a>(
         files,
         joined: Vec::new(),
         joined_count,
+        record,
         control: path,
         key,
         sockets,
@@ -154,7 +157,11 @@ impl Starter<'_> {
             arguments: joined.map_or_else(|| &self.programs[rank].words[1..], |it| &it.request.arguments),
             members: &members,
             joined: self.joined.len() as u32,
-            place: joined.map(|joined| (&*joined.request.dir, &*joined.request.env)),
+            place: joined.map(|Joined { request, .. }| Place {
+                dir: &request.dir,
+                env: Some(&request.env),
+                given: &request.given,
+            }),
             socket,
             stdin: if rank == 0 { Stdio::inherit() } else { Stdio::null() },
             stdout,
@@ -172,17 +179,20 @@ impl Starter<'_> {
         if self.relay.is_some() {
             bail!("a job with --fault or --pcap has a fixed number of ranks\nstart all of them with the job");
         }
-        if count == 0 || before + count > MAX_PEERS {
-            bail!(
-                "{count} more ranks are not possible\na job has 1 to {MAX_PEERS} ranks, and this one {before}"
-            );
+        if !request.hosts.is_empty() {
+            bail!("the job is on one host, whose addresses others cannot reach\nleave out --hosts");
         }
-        let is_name = Path::new(&request.program).components().count() == 1;
-        let path = request.dir.join(&request.program);
-        let file = lookup::find(if is_name { &request.program } else { path.as_os_str() })?;
+        check_size(before, count)?;
+        let file = match &request.file {
+            Some(file) => file.clone(),
+            None => lookup::find_in(&request.dir, &request.program)?,
+        };
         let ip = self.addresses[0].ip();
         let sockets = (0..count).map(|_| UdpSocket::bind((ip, 0))).collect::<Result<Vec<_>, _>>()?;
         let addresses = sockets.iter().map(UdpSocket::local_addr).collect::<Result<Vec<_>, _>>()?;
+        if let Some(record) = &mut self.record {
+            record.write_joined((self.joined.len() + count) as u32)?;
+        }
         let (request, streams, kept) = (Rc::new(request), streams.map(Rc::new), self.sockets.len());
         for (socket, address) in sockets.into_iter().zip(&addresses) {
             self.sockets.push(socket);
@@ -228,6 +238,14 @@ impl Starter<'_> {
             relay.finish();
         }
     }
+}
+
+/// Checks that a job may have more ranks.
+pub fn check_size(before: usize, more: usize) -> Result<()> {
+    if more == 0 || before + more > MAX_PEERS {
+        bail!("{more} more ranks are not possible\na job has 1 to {MAX_PEERS} ranks, and this one {before}");
+    }
+    Ok(())
 }
 
 /// Where a rank's output goes: to a file, through us, or where ours goes.

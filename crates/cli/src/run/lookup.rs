@@ -24,6 +24,11 @@ pub fn find(name: &OsStr) -> Result<PathBuf> {
     bail!("there is no program {shown} in PATH\ngive its path, for example: target/release/{shown}");
 }
 
+/// The same, of a program that is started in `dir`.
+pub fn find_in(dir: &Path, name: &OsStr) -> Result<PathBuf> {
+    if name.as_bytes().contains(&b'/') { find(dir.join(name).as_os_str()) } else { find(name) }
+}
+
 fn check(path: &Path) -> Result<()> {
     let shown = path.display();
     match path.metadata() {

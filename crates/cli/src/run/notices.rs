@@ -49,9 +49,11 @@ impl Notices {
         self.write(&format!("{} {rank}\n", notice.word()));
     }
 
-    /// Tells the rank that another one has joined the job, and where it is (J-23).
-    pub fn tell_joined(&mut self, rank: usize, address: SocketAddr) {
-        self.write(&format!("joined {rank} {address}\n"));
+    /// Tells the rank that another one has joined the job, and where it is: its address, and the number of
+    /// its host in a job on several (J-23).
+    pub fn tell_joined(&mut self, rank: usize, address: SocketAddr, host: Option<u64>) {
+        let host = host.map_or(String::new(), |host| format!(" {host:016x}"));
+        self.write(&format!("joined {rank} {address}{host}\n"));
     }
 
     fn write(&mut self, line: &str) {
@@ -78,9 +80,12 @@ mod tests {
         let mut bytes = [0; 64];
         let n = reader.read(&mut bytes).unwrap();
         assert_eq!(&bytes[..n], b"died 7\nleft 8\nstarted 9\n");
-        notices.tell_joined(10, "127.0.0.1:7000".parse().unwrap());
-        let n = reader.read(&mut bytes).unwrap();
-        assert_eq!(&bytes[..n], b"joined 10 127.0.0.1:7000\n");
+        for host in [None, Some(0xab)] {
+            notices.tell_joined(10, "127.0.0.1:7000".parse().unwrap(), host);
+        }
+        let mut text = [0; 128];
+        let n = reader.read(&mut text).unwrap();
+        assert_eq!(&text[..n], b"joined 10 127.0.0.1:7000\njoined 10 127.0.0.1:7000 00000000000000ab\n");
         (0..100_000).for_each(|rank| notices.tell(rank, Notice::Died));
         assert!(notices.0.is_none());
         let (mut notices, reader) = Notices::new().unwrap();

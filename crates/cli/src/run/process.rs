@@ -82,12 +82,26 @@ pub struct Process<'a> {
     pub members: &'a [Member],
     /// How many of them joined the running job.
     pub joined: u32,
-    /// The directory and the whole environment, if they are not those of the launcher.
-    pub place: Option<(&'a Path, &'a [(OsString, OsString)])>,
+    /// Where it runs, if it joined the running job.
+    pub place: Option<Place<'a>>,
     pub socket: &'a UdpSocket,
     pub stdin: Stdio,
     pub stdout: Stdio,
     pub stderr: Stdio,
+}
+
+/// What a process has that joined the running job, as who asked for it wants it.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    pub dir: &'a Path,
+    /// The environment in place of that of the launcher or agent.
+    pub env: Option<&'a [(OsString, OsString)]>,
+    /// Variables that were given for it. They take precedence over those of the job.
+    pub given: &'a [(OsString, OsString)],
+}
+
+fn pairs(env: &[(OsString, OsString)]) -> impl Iterator<Item = (&OsString, &OsString)> {
+    env.iter().map(|(name, value)| (name, value))
 }
 
 impl Common<'_> {
@@ -117,14 +131,18 @@ impl Common<'_> {
         if self.bind {
             command.arg(format!("--core={index}"));
         }
-        if let Some((dir, env)) = place {
-            command.current_dir(dir).env_clear().envs(env.iter().map(|(name, value)| (name, value)));
+        if let Some(place) = place {
+            command.current_dir(place.dir);
+            if let Some(env) = place.env {
+                command.env_clear().envs(pairs(env));
+            }
         }
         command
             .arg(std::process::id().to_string())
             .arg(program)
             .args(arguments)
-            .envs(self.env.iter().map(|(name, value)| (name, value)))
+            .envs(pairs(self.env))
+            .envs(pairs(place.map_or(&[], |place| place.given)))
             .env(JOB_FD, description.number().to_string())
             .env_remove(JOB_FILE)
             .env_remove(supervised::SUPERVISOR)

@@ -1,7 +1,9 @@
 //! What a supervisor has to unlink after the process that it supervises.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
+use std::rc::Rc;
 
 use anyhow::{Context, Result};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -11,6 +13,9 @@ use tautline_launch::job_file;
 
 use super::process::ListenerCleanup;
 use crate::sys::Inherited;
+
+/// Begins a line that says how many ranks have joined since. In a description it is a comment.
+const JOINED: &str = "# joined ";
 
 /// The job's description, in memory that a launcher or agent and its supervisor share.
 #[derive(Debug)]
@@ -39,6 +44,13 @@ impl Record {
         written.context("cannot note the job for the supervisor\nis there memory left? the reason was")
     }
 
+    /// Notes that further ranks are about to be started, so that this many have joined in all.
+    pub fn write_joined(&mut self, joined: u32) -> Result<()> {
+        let written = self.0.write_all(format!("{JOINED}{joined}\n").as_bytes());
+        written
+            .context("cannot note ranks that join for the supervisor\nis there memory left? the reason was")
+    }
+
     /// Unlinks the listeners of the job, if one was started.
     pub fn clean_up(mut self) {
         drop(self.read());
@@ -50,12 +62,34 @@ impl Record {
         let mut text = String::with_capacity(len + 1);
         self.0.rewind().ok()?;
         self.0.read_to_string(&mut text).ok()?;
+        let joined = text.lines().filter_map(|line| line.strip_prefix(JOINED)?.parse().ok()).next_back();
+        let joined = Rc::new(Cell::new(joined.unwrap_or(0)));
         let job = job_file::parse(&text).ok();
         erase(&mut text.into_bytes());
-        job.map(|job| ListenerCleanup {
-            key: job.key,
-            members: job.members.to_vec(),
-            joined: Default::default(),
-        })
+        job.map(|job| ListenerCleanup { key: job.key, members: job.members.to_vec(), joined })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tautline::Member;
+    use tautline::node::link::JobKey;
+
+    use super::*;
+
+    /// What was written is read back, with the last number of ranks that joined.
+    #[test]
+    fn records_read_back() {
+        let mut record = Record::new().unwrap();
+        assert!(record.read().is_none());
+        let mut record = Record::new().unwrap();
+        let members = vec![Member::new("127.0.0.1:7000".parse().unwrap())];
+        let joined = Rc::<Cell<u32>>::default();
+        record.write(&ListenerCleanup { key: JobKey::new([7; 32]), members, joined }).unwrap();
+        for expected in [0, 2, 11] {
+            let read = record.read().unwrap();
+            assert_eq!((read.members.len(), read.joined.get()), (1, expected));
+            record.write_joined(if expected == 0 { 2 } else { 11 }).unwrap();
+        }
     }
 }

@@ -66,7 +66,7 @@ pub fn report_left(place: &str, numbers: &str) {
 impl Watch<'_> {
     /// Waits for an event and handles it.
     fn turn(&mut self, signals: &mut Signals) -> Result<()> {
-        let asked = self.control.iter().flat_map(Control::fds);
+        let asked = self.control.iter().map(Control::fd);
         let mut fds: Vec<_> = signals.fds().chain([self.alive.fd()]).chain(asked).map(readable).collect();
         let happened = poll_until(&mut fds, self.outcome.due)?;
         drop(fds);
@@ -132,7 +132,7 @@ impl Watch<'_> {
             let rank = self.alive.size();
             for (other, notices) in self.notices.iter_mut().enumerate() {
                 if self.alive.has(other) {
-                    notices.tell_joined(rank, address);
+                    notices.tell_joined(rank, address, None);
                 }
             }
             self.alive.add(rank, child.id())?;

@@ -4,6 +4,7 @@
 
 pub mod hosts;
 pub mod jobs;
+pub mod joins;
 pub mod mpi;
 pub mod slurm;
 

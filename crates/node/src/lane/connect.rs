@@ -217,13 +217,13 @@ impl Lane {
     /// to use datagrams (N-17).
     fn why_not_local(&mut self, rank: Rank) -> Option<String> {
         let hints = &mut self.peers.member_mut(rank).local;
-        let (refused, same_host) = (hints.refused.take(), hints.same_host);
+        let refused = hints.refused.take();
         let Some(discovery) = &self.local.discovery else {
-            return self.local.unavailable.clone().filter(|_| same_host);
+            return self.local.unavailable.clone().filter(|_| hints.same_host);
         };
         let no_listener = "on this host, and without a listener for shared memory: it was told to use datagrams, \
                            belongs to another user, or could not open one";
-        refused.or_else(|| (same_host && discovery.reaches(rank)).then(|| no_listener.to_owned()))
+        refused.or_else(|| (hints.same_host && discovery.reaches(hints)).then(|| no_listener.to_owned()))
     }
 
     /// Tells the program which transport a channel uses, and why.

@@ -342,7 +342,7 @@ impl Lane {
         if peer.channel.is_shared() || discovery.is_dialling(rank) || discovery.will_redial(rank) {
             return true;
         }
-        if !discovery.reaches(rank) || now < peer.local.dial_after && !discovery.only {
+        if !discovery.reaches(&peer.local) || now < peer.local.dial_after && !discovery.only {
             return false;
         }
         let hello = Hello { from: self.rank, to: rank, epoch: secrets.number(), window: config.local_window };
@@ -465,7 +465,7 @@ impl Lane {
         // that of the lower rank, or of the lower lane, counts, if it was not to a former process (S-5). A
         // live link is not replaced; a restarted peer comes by datagram then.
         let ours_counts = Address::from(me) < Address::from(from) && discovery.may_be_answered(from);
-        if peer.channel.link.is_live() || !discovery.reaches(from) || ours_counts {
+        if peer.channel.link.is_live() || !discovery.reaches(&peer.local) || ours_counts {
             return;
         }
         // S-30: a dial that was given up may be handed over late, when the channel has long been established.

@@ -13,7 +13,8 @@ use super::simulated::SimulatedHost;
 use super::sockets::{ListenerPaths, Sockets, job_name};
 use super::transport::{IncomingDial, LocalTransport, NextDial, OutgoingDial};
 use crate::limits::{LOCAL_POLL_NS, MAX_INCOMING};
-use crate::{Address, Config, DeviceName, Job, Member, Rank};
+use crate::membership::LocalHints;
+use crate::{Address, Config, DeviceName, Job, Rank};
 
 /// How often the listener of a dead peer is tried to be unlinked.
 const UNLINK_TRIES: u32 = 50;
@@ -83,8 +84,8 @@ pub(crate) struct Discovery {
     barrier: Barrier,
     /// Datagrams are not to be used.
     pub(crate) only: bool,
-    /// Ranks that are reached through shared memory; all of them if there is no list.
-    reached: Option<Vec<bool>>,
+    /// Only peers at this rank's own address are reached, which AF_XDP cannot reach: it was asked for.
+    by_address: bool,
     /// The pages of the lane (S-37).
     pages: Arc<LanePages>,
     /// Bytes that each peer can be lent.
@@ -185,7 +186,7 @@ impl Discovery {
             asymmetric,
             barrier: if asymmetric { Barrier::between_processes() } else { Barrier::symmetric() },
             only: config.device == Some(DeviceName::Shm),
-            reached: reached(job, config),
+            by_address: config.device == Some(DeviceName::Xdp),
             pages: LanePages::create()?,
             pool: config.loan_pool,
             beacon: Box::new(job_name(&job.key, job.first_members())),
@@ -196,11 +197,9 @@ impl Discovery {
         Ok(discovery)
     }
 
-    /// Whether a rank is reached through shared memory if it is on this host.
-    pub(crate) fn reaches(&self, rank: Rank) -> bool {
-        self.reached
-            .as_ref()
-            .is_none_or(|reached| reached.get(Address::from(rank).rank as usize) == Some(&true))
+    /// Whether a peer is reached through shared memory if it is on this host.
+    pub(crate) fn reaches(&self, peer: &LocalHints) -> bool {
+        peer.may_share && (!self.by_address || peer.same_ip)
     }
 
     /// Finds out whether a peer's memory can be read, if messages are to be copied out of it.
@@ -553,17 +552,4 @@ impl Drop for Discovery {
         let closed: Vec<Incoming> = lock(&self.incoming).extract_if(.., watched).collect();
         drop(closed);
     }
-}
-
-/// Ranks that are reached through shared memory, if not all that listen on this host: those on a host that
-/// the launcher told (J-11), and, if AF_XDP is asked for, those at this rank's own address, which it cannot
-/// reach.
-pub(super) fn reached(job: &Job, config: &Config) -> Option<Vec<bool>> {
-    let own = &job.members[job.rank as usize];
-    let by_address = config.device == Some(DeviceName::Xdp);
-    let reached = |(rank, member): (usize, &Member)| {
-        let same_host = own.host.is_none() || member.host.is_none() || own.host == member.host;
-        rank != job.rank as usize && same_host && (!by_address || member.addr.ip() == own.addr.ip())
-    };
-    (by_address || own.host.is_some()).then(|| job.members.iter().enumerate().map(reached).collect())
 }

@@ -4,8 +4,8 @@ use std::io;
 
 use tautline_link::Nanos;
 
-use super::discovery::{Discovery, LISTEN_AGAIN, reached};
-use crate::{Config, DeviceName, Job, PassedOver};
+use super::discovery::{Discovery, LISTEN_AGAIN};
+use crate::{Config, DeviceName, Job, Member, PassedOver};
 
 /// Opens this node's listener, so that peers on this host are reached through shared memory; or says why not,
 /// and whether it was wanted.
@@ -14,11 +14,15 @@ pub(crate) fn start(job: &Job, config: &Config) -> Result<Discovery, (PassedOver
     if config.device == Some(DeviceName::Udp) {
         return not("udp was asked for".to_owned(), false);
     }
-    if job.size() < 2 {
+    if job.size() < 2 && !job.may_grow {
         return not("there is nobody else in the job".to_owned(), false);
     }
-    if reached(job, config).is_some_and(|reached| !reached.contains(&true)) {
-        let by_address = config.device == Some(DeviceName::Xdp);
+    let (own, by_address) = (&job.members[job.rank as usize], config.device == Some(DeviceName::Xdp));
+    let is_reached = |(rank, member): (usize, &Member)| {
+        let same_ip = member.addr.ip() == own.addr.ip();
+        rank != job.rank as usize && own.may_share_with(member) && (!by_address || same_ip)
+    };
+    if !job.may_grow && !job.members.iter().enumerate().any(is_reached) {
         let why = if by_address {
             "xdp was asked for, and no other rank has this one's address"
         } else {

@@ -9,6 +9,7 @@ mod roster;
 
 pub use handlers::Key;
 pub(crate) use handlers::{HandlerNames, SHORT_ONLY, UNKNOWN};
+pub(crate) use peer::LocalHints;
 pub(crate) use peer::Peer;
 pub use peer::{Liveness, PeerState};
 

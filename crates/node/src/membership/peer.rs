@@ -64,6 +64,10 @@ pub(crate) struct Peer {
 pub(crate) struct LocalHints {
     /// Its address is one of this host, as far as addresses tell.
     pub(crate) same_host: bool,
+    /// It is not known to be on another host.
+    pub(crate) may_share: bool,
+    /// Its address is this rank's own.
+    pub(crate) same_ip: bool,
     /// Its listener is not dialled before this time: it could not be entered the last time.
     pub(crate) dial_after: Nanos,
     /// Why no memory could be shared with it the last time.
@@ -71,7 +75,7 @@ pub(crate) struct LocalHints {
 }
 
 impl Peer {
-    pub(crate) fn new(rank: Rank, channel: Channel, same_host: bool) -> Peer {
+    pub(crate) fn new(rank: Rank, channel: Channel, local: LocalHints) -> Peer {
         Peer {
             rank,
             state: PeerState::Unknown,
@@ -80,7 +84,7 @@ impl Peer {
             handlers: PeerHandlers::default(),
             connect_by: 0,
             announced: false,
-            local: LocalHints { same_host, ..LocalHints::default() },
+            local,
             answered_at: None,
             liveness: None,
         }

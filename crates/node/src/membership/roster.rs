@@ -9,7 +9,7 @@ use tautline_device::{Datagram, RouteId};
 use tautline_link::{Config, HandshakeFrame, JobKey, Peering, PeeringParams};
 use tautline_wire::handshake::Handshake;
 
-use super::Peer;
+use super::{LocalHints, Peer};
 use crate::channel::{Channel, LinkChannel};
 use crate::limits::{MAX_PEERS, MAX_ROUTES};
 use crate::{Address, Job, Member, Rank};
@@ -95,8 +95,14 @@ impl Roster {
             max_frame: device.max_frame(route),
         };
         let link = LinkChannel::new(Peering::new(params, config.clone()), route);
-        let same_host = self.member(self.me.rank).is_on_host_of(self.member(process));
-        Ok(Peer::new(rank, Channel::new(rank, link), same_host))
+        let (own, member) = (self.member(self.me.rank), self.member(process));
+        let local = LocalHints {
+            same_host: own.is_on_host_of(member),
+            may_share: own.may_share_with(member),
+            same_ip: own.addr.ip() == member.addr.ip(),
+            ..LocalHints::default()
+        };
+        Ok(Peer::new(rank, Channel::new(rank, link), local))
     }
 
     /// The route to a peer whose lane has this port; to lane 0 of its rank if that is zero.

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
 
-use tautline_node::{Down, Member, Members, Rank, SendError};
+use tautline_node::{Down, HostId, Member, Members, Rank, SendError};
 
 /// The thread does next to nothing.
 const STACK: usize = 128 << 10;
@@ -35,7 +35,12 @@ fn pass_on(members: &Members, line: &str) -> Result<(), SendError> {
         "left" => members.ended(rank, Down::Closed),
         "started" => members.started(rank),
         "joined" => match words.next().map(str::parse) {
-            Some(Ok(addr)) => members.joined(rank, &Member::new(addr)),
+            Some(Ok(addr)) => {
+                let host = words.next().and_then(|host| u64::from_str_radix(host, 16).ok()).map(HostId);
+                let mut member = Member::new(addr);
+                member.host = host;
+                members.joined(rank, &member)
+            }
             _ => Ok(()),
         },
         _ => Ok(()),

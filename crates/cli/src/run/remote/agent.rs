@@ -1,12 +1,14 @@
 //! The agent: starts and watches the processes of its host for a launcher elsewhere, and ends all of them
 //! when the launcher says so or is lost (J-17).
 
+use std::cell::Cell;
+use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, UdpSocket};
-use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, ExitCode, Stdio};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
@@ -18,11 +20,13 @@ use tautline::node::link::JobKey;
 use tautline::{DeviceName, HostId, Member, Security};
 use tautline_launch::{announced, host_id, parse_key};
 
-use super::control::{self, CHUNK, FromAgent, Prepare, SILENCE, Start, Stream, ToAgent};
+use super::added::Adding;
+use super::control::{self, Add, CHUNK, FromAgent, Prepare, SILENCE, Start, Stream, ToAgent};
 use super::outbox::Outbox;
 use crate::run::alive::Alive;
+use crate::run::control::Control;
 use crate::run::notices::Notices;
-use crate::run::process::{Common, ListenerCleanup, Process, Ranks};
+use crate::run::process::{Common, ListenerCleanup, Place, Process, Ranks};
 use crate::run::record::Record;
 use crate::run::{enter, leftovers, limits, lookup};
 use crate::sys::{self, poll_until, readable};
@@ -34,20 +38,22 @@ enum Event {
     Lost,
     /// Processes have ended. Dropped when they were waited for.
     Ended(Sender<()>),
+    /// Somebody asks for further ranks. Dropped when the request was read.
+    Asked(Sender<()>),
     /// All output of the processes has been read.
     OutputEnded,
     InputTaken,
 }
 
 /// The processes of this host, and how to tell the launcher of them.
-struct Agent {
-    crew: Crew,
-    ranks: Ranks,
+pub(super) struct Agent {
+    pub(super) crew: Crew,
+    pub(super) ranks: Ranks,
     /// Through which each process is told of others.
-    notices: Vec<Notices>,
+    pub(super) notices: Vec<Notices>,
     /// The live processes, counted on this host.
-    alive: Alive,
-    outbox: Arc<Outbox>,
+    pub(super) alive: Alive,
+    pub(super) outbox: Arc<Outbox>,
     events: Receiver<Event>,
     /// For threads that tell of something.
     sender: Sender<Event>,
@@ -60,25 +66,40 @@ struct Agent {
     kill_at: Option<Instant>,
     lost: bool,
     /// Processes may be started again.
-    restarts: bool,
+    pub(super) restarts: bool,
     /// All output of the processes has been read.
     output_ended: bool,
+    /// What is prepared to join the job.
+    pub(super) adding: Option<Adding>,
+    /// Where processes of this host ask for further ranks.
+    pub(super) control: Option<Control>,
+    /// For the supervisor.
+    pub(super) record: Record,
+    /// How many ranks have joined the job.
+    pub(super) joined: Rc<Cell<u32>>,
 }
 
 /// What was checked and bound before the start.
-struct Prepared {
-    plan: Prepare,
-    files: Vec<PathBuf>,
-    sockets: Vec<UdpSocket>,
+pub(super) struct Prepared {
+    pub(super) plan: Prepare,
+    pub(super) files: Vec<PathBuf>,
+    /// None of a process that will not be started again.
+    pub(super) sockets: Vec<Option<UdpSocket>>,
     security: Option<Security>,
     device: Option<DeviceName>,
 }
 
 /// What it takes to start the processes of this host, also again.
-struct Crew {
-    prepared: Prepared,
+pub(super) struct Crew {
+    pub(super) prepared: Prepared,
+    /// What those joined with that joined the running job, by their index.
+    pub(super) added: HashMap<usize, Rc<Add>>,
     key: JobKey,
-    members: Vec<Member>,
+    pub(super) members: Vec<Member>,
+    /// How many of the members joined the running job.
+    pub(super) joined: u32,
+    /// Where processes ask for further ranks.
+    control: Option<PathBuf>,
 }
 
 impl Crew {
@@ -87,17 +108,19 @@ impl Crew {
         let Prepared { plan, files, sockets, security, device } = &self.prepared;
         let rank = &plan.ranks[index];
         let (security, device) = (*security, *device);
-        let env = &plan.env;
-        let common = Common { key: &self.key, security, device, env, bind: plan.bind, control: None };
+        let (env, control) = (&plan.env, self.control.as_deref());
+        let common = Common { key: &self.key, security, device, env, bind: plan.bind, control };
+        let socket = sockets[index].as_ref().context("its socket is closed")?;
+        let place = self.added.get(&index);
         common.start(Process {
             rank: rank.rank,
             index,
             program: &files[index],
             arguments: &rank.words[1..],
             members: &self.members,
-            joined: 0,
-            place: None,
-            socket: &sockets[index],
+            joined: self.joined,
+            place: place.map(|add| Place { dir: &add.dir, env: None, given: &add.env }),
+            socket,
             stdin: if rank.rank == 0 { Stdio::piped() } else { Stdio::null() },
             stdout: Stdio::piped(),
             stderr: Stdio::piped(),
@@ -109,7 +132,7 @@ impl Crew {
         self.prepared.plan.ranks[index].rank as u32
     }
 
-    fn index(&self, rank: u32) -> Option<usize> {
+    pub(super) fn index(&self, rank: u32) -> Option<usize> {
         self.prepared.plan.ranks.iter().position(|plan| plan.rank == rank as usize)
     }
 }
@@ -137,7 +160,7 @@ pub fn serve_job(record: Record) -> Result<ExitCode> {
 fn serve(outbox: &Arc<Outbox>, sender: Sender<Event>, events: Receiver<Event>, record: Record) -> Result<()> {
     let Some(ToAgent::Prepare(plan)) = next_order(&events) else { return Ok(()) };
     let prepared = prepare(*plan)?;
-    let addrs = prepared.sockets.iter().map(UdpSocket::local_addr).collect::<Result<_, _>>()?;
+    let addrs = prepared.sockets.iter().flatten().map(UdpSocket::local_addr).collect::<Result<_, _>>()?;
     outbox.push(FromAgent::Prepared { addrs, host: host_id()?.0 });
     let Some(ToAgent::Start(start)) = next_order(&events) else { return Ok(()) };
     let (mut agent, listeners) = Agent::start(prepared, &start, outbox, sender, events, record)?;
@@ -191,16 +214,20 @@ fn prepare(plan: Prepare) -> Result<Prepared> {
     });
     let files = found.collect::<Result<Vec<_>>>()?;
     limits::check_ranks(plan.size)?;
-    let ip = address(&plan)?;
-    let bound = plan.ranks.iter().map(|_| UdpSocket::bind((ip, 0))).collect::<Result<Vec<_>, _>>();
-    let sockets = bound.with_context(|| format!("cannot bind UDP sockets on {ip}\nthe reason was"))?;
+    let sockets = bind(address(&plan)?, plan.ranks.len())?.into_iter().map(Some).collect();
     let security = plan.security.as_deref().map(str::parse).transpose().map_err(anyhow::Error::msg)?;
     let device = plan.device.as_deref().map(str::parse).transpose().map_err(anyhow::Error::msg)?;
     Ok(Prepared { plan, files, sockets, security, device })
 }
 
+/// Sockets for this many processes.
+pub(super) fn bind(ip: IpAddr, count: usize) -> Result<Vec<UdpSocket>> {
+    let bound = (0..count).map(|_| UdpSocket::bind((ip, 0))).collect::<Result<Vec<_>, _>>();
+    bound.with_context(|| format!("cannot bind UDP sockets on {ip}\nthe reason was"))
+}
+
 /// The address that was asked for, or the one that ssh connected to, or that of the default route.
-fn address(plan: &Prepare) -> Result<IpAddr> {
+pub(super) fn address(plan: &Prepare) -> Result<IpAddr> {
     if plan.interface.is_some() {
         return Ok(announced(plan.interface.as_deref())?);
     }
@@ -223,12 +250,22 @@ impl Agent {
         let members: Vec<Member> =
             start.members.iter().map(|(addr, host)| Member::new(*addr).on_host(HostId(*host))).collect();
         leftovers::adopt()?;
+        let first = members.len().saturating_sub(start.joined as usize);
+        let joined = Rc::new(Cell::new(start.joined));
         let listeners =
-            ListenerCleanup { key: key.clone(), members: members.clone(), joined: Default::default() };
+            ListenerCleanup { key: key.clone(), members: members[..first].to_vec(), joined: joined.clone() };
         record.write(&listeners)?;
+        record.write_joined(start.joined)?;
         let (grace, restarts) = (prepared.plan.grace, prepared.plan.restarts);
+        let control = Control::open_for_agent();
+        if let Err(error) = &control {
+            report!("tautline: processes cannot ask for further ranks: {error}");
+        }
+        let control = control.ok();
+        let path = control.as_ref().map(|control| control.path().to_owned());
+        let added = HashMap::new();
         let mut agent = Agent {
-            crew: Crew { prepared, key, members },
+            crew: Crew { prepared, added, key, members, joined: start.joined, control: path },
             ranks: Ranks(Vec::new()),
             notices: Vec::new(),
             alive: Alive::new()?,
@@ -242,30 +279,46 @@ impl Agent {
             lost: false,
             restarts,
             output_ended: false,
+            adding: None,
+            control,
+            record,
+            joined,
         };
-        notice_ends(agent.alive.fd().try_clone_to_owned()?, agent.sender.clone());
-        for index in 0..agent.crew.prepared.plan.ranks.len() {
-            let (mut child, notices) = agent.crew.start(index)?;
-            // At once: an end is in its place among others only if it comes after this.
-            let added = agent.alive.add(index, child.id());
-            agent.follow(index, &mut child);
-            agent.notices.push(notices);
-            agent.ranks.0.push(child);
-            added?;
+        let (ended, asked) = (agent.sender.clone(), agent.sender.clone());
+        let ends = agent.alive.fd().try_clone_to_owned()?;
+        sys::notice(ends, move |handled| ended.send(Event::Ended(handled)).is_ok());
+        if let Some(control) = &agent.control {
+            let fd = control.fd().try_clone_to_owned()?;
+            sys::notice(fd, move |handled| asked.send(Event::Asked(handled)).is_ok());
         }
-        if !restarts {
-            // Frames to a rank that has ended are refused at once, and not stored for nobody.
-            agent.crew.prepared.sockets.clear();
+        for index in 0..agent.crew.prepared.plan.ranks.len() {
+            agent.start_process(index)?;
         }
         Ok((agent, listeners))
+    }
+
+    /// Starts a process for the first time, the next one of this host.
+    pub(super) fn start_process(&mut self, index: usize) -> Result<()> {
+        let (mut child, notices) = self.crew.start(index)?;
+        // At once: an end is in its place among others only if it comes after this.
+        let added = self.alive.add(index, child.id());
+        self.follow(index, &mut child);
+        self.notices.push(notices);
+        self.ranks.0.push(child);
+        if !self.restarts {
+            // Frames to a rank that has ended are refused at once, and not stored for nobody.
+            self.crew.prepared.sockets[index] = None;
+        }
+        added
     }
 
     /// Forwards what a process writes, and what it is to read.
     fn follow(&mut self, index: usize, child: &mut Child) {
         let rank = self.crew.rank(index);
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        self.readers.extend(stdout.map(|from| forward(&self.outbox, rank, Stream::Out, from)));
-        self.readers.extend(stderr.map(|from| forward(&self.outbox, rank, Stream::Err, from)));
+        let to = Arc::new(RankOutput { outbox: self.outbox.clone(), rank });
+        self.readers.extend(stdout.map(|from| forward(to.clone(), Stream::Out, from)));
+        self.readers.extend(stderr.map(|from| forward(to.clone(), Stream::Err, from)));
         if let Some(to) = child.stdin.take() {
             self.input = Some(write_input(to, self.sender.clone()));
         }
@@ -312,6 +365,8 @@ impl Agent {
                 Err(_) => {}
             }
         }
+        // Nobody asks any more.
+        self.control = None;
         let left = leftovers::end_all(self.grace, |time| self.is_killed_within(time));
         // Whoever is left may keep the output open.
         if left.is_empty() {
@@ -342,7 +397,17 @@ impl Agent {
             }
             Event::Said(ToAgent::Restart(rank)) => self.start_again(rank),
             Event::Said(ToAgent::NoRestart) => self.restarts = false,
+            Event::Said(ToAgent::Add(add)) => self.prepare_added(*add),
+            Event::Said(ToAgent::Joined(addr, host)) => self.rank_joined(addr, host),
+            Event::Said(ToAgent::StartAdded(start)) => self.start_added(start),
+            Event::Said(ToAgent::SignalRank(rank, number)) => {
+                if let (Some(index), Some(signal)) = (self.crew.index(rank), Signal::from_named_raw(number)) {
+                    self.alive.signal(index, signal);
+                }
+            }
+            Event::Said(ToAgent::Answer(id, answer)) => self.answer(id, answer),
             Event::Said(_) => {}
+            Event::Asked(_handled) => self.pass_on_requests(),
             Event::OutputEnded => self.output_ended = true,
             Event::InputTaken => self.outbox.push(FromAgent::InputTaken),
             Event::Lost => self.launcher_lost(),
@@ -399,15 +464,22 @@ impl Agent {
     }
 }
 
-/// Forwards what a process writes.
-fn forward(
-    outbox: &Arc<Outbox>,
+/// Where the output of a process goes. Dropped when all of it is there.
+struct RankOutput {
+    outbox: Arc<Outbox>,
     rank: u32,
-    stream: Stream,
-    mut from: impl Read + Send + 'static,
-) -> JoinHandle<()> {
-    let outbox = outbox.clone();
+}
+
+impl Drop for RankOutput {
+    fn drop(&mut self) {
+        self.outbox.push(FromAgent::OutputEnded(self.rank));
+    }
+}
+
+/// Forwards what a process writes.
+fn forward(to: Arc<RankOutput>, stream: Stream, mut from: impl Read + Send + 'static) -> JoinHandle<()> {
     std::thread::spawn(move || {
+        let (outbox, rank) = (&to.outbox, to.rank);
         let mut bytes = vec![0; CHUNK];
         while let Ok(n) = from.read(&mut bytes)
             && n > 0
@@ -430,18 +502,4 @@ fn write_input(mut to: impl Write + Send + 'static, events: Sender<Event>) -> Se
         }
     });
     sender
-}
-
-/// Tells whenever processes have ended; `ends` is readable as long as one of them was not waited for.
-fn notice_ends(ends: OwnedFd, events: Sender<Event>) {
-    std::thread::spawn(move || {
-        while poll_until(&mut [readable(ends.as_fd())], None).is_ok() {
-            let (handled, until) = mpsc::channel();
-            if events.send(Event::Ended(handled)).is_err() {
-                return;
-            }
-            // It fails, because nothing is sent.
-            let _ = until.recv();
-        }
-    });
 }

@@ -121,6 +121,24 @@ impl Connection {
         self.connector.check(&self.name)
     }
 
+    /// The host has not answered in time.
+    pub fn no_answer(&self, within: Duration) -> String {
+        let (name, within, advice) = (&self.name, within.as_secs(), self.advice());
+        format!("the host {name} did not answer within {within} s\n{advice}")
+    }
+
+    /// Checks the first line of the agent: it must be of this version.
+    pub fn check_greeting(&self, line: &str) -> Result<(), String> {
+        if line == control::greeting() {
+            return Ok(());
+        }
+        let (name, other) = (&self.name, line.trim_start_matches(control::GREETING));
+        Err(format!(
+            "the host {name} has tautline{other}, and this is {}\ninstall the same version there, or name its path: --agent PATH",
+            env!("CARGO_PKG_VERSION")
+        ))
+    }
+
     /// For how long the agent has said nothing.
     pub fn silent_for(&self) -> Duration {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner).elapsed()

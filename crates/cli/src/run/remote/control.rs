@@ -29,6 +29,9 @@ pub const CHUNK: usize = 32 << 10;
 /// Shell start-up files may print before the agent does.
 const PREAMBLE_MAX: u64 = 64 << 10;
 
+/// Variables of an environment.
+pub type Variables = Vec<(OsString, OsString)>;
+
 /// A process that the agent is to start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RankPlan {
@@ -44,7 +47,7 @@ pub struct Prepare {
     /// Processes of the whole job.
     pub size: usize,
     pub wdir: PathBuf,
-    pub env: Vec<(OsString, OsString)>,
+    pub env: Variables,
     pub interface: Option<String>,
     /// Members on other hosts must reach this one.
     pub several_hosts: bool,
@@ -63,6 +66,20 @@ pub struct Start {
     pub key: String,
     /// Addresses and hosts, by rank.
     pub members: Vec<(SocketAddr, u64)>,
+    /// How many of them joined the running job.
+    pub joined: u32,
+}
+
+/// Processes that are to join the running job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Add {
+    /// Their ranks.
+    pub ranks: std::ops::Range<usize>,
+    /// The program and its arguments.
+    pub words: Vec<OsString>,
+    pub dir: PathBuf,
+    /// Variables beside those of the job.
+    pub env: Variables,
 }
 
 /// What the launcher says.
@@ -81,6 +98,16 @@ pub enum ToAgent {
     Restart(u32),
     /// No process of this host will be started again.
     NoRestart,
+    /// Prepare the start of processes that join the job.
+    Add(Box<Add>),
+    /// A process joins the job, the next one, at this address and on this host: tell all others.
+    Joined(SocketAddr, u64),
+    /// Start what was prepared by `Add`, or forget it.
+    StartAdded(bool),
+    /// Send a signal to one process.
+    SignalRank(u32, i32),
+    /// The answer to a request: the first rank and how many there are, or why there are none.
+    Answer(u64, Result<(usize, usize), String>),
 }
 
 /// Where output came from.
@@ -116,6 +143,17 @@ pub enum FromAgent {
     Done {
         left: Vec<i32>,
     },
+    /// What was asked for by `Add` can be started, at these addresses.
+    Added {
+        addrs: Vec<SocketAddr>,
+        host: u64,
+    },
+    /// It cannot.
+    NotAdded(String),
+    /// A process of this host has asked for further ranks: the number of the request, and the request.
+    Asked(u64, Vec<u8>),
+    /// A process has ended, and all that it has started, or they have closed their output.
+    OutputEnded(u32),
 }
 
 /// A message that is written to the connection.
@@ -139,6 +177,11 @@ impl Message for ToAgent {
             ToAgent::Notice(rank, notice) => (5, [&rank.to_le_bytes()[..], &[*notice as u8]].concat()),
             ToAgent::Restart(rank) => (6, rank.to_le_bytes().to_vec()),
             ToAgent::NoRestart => (7, Vec::new()),
+            ToAgent::Add(add) => (8, json(add)),
+            ToAgent::Joined(addr, host) => (9, json(&(addr, host))),
+            ToAgent::StartAdded(start) => (10, vec![u8::from(*start)]),
+            ToAgent::SignalRank(rank, signal) => (11, json(&(rank, signal))),
+            ToAgent::Answer(id, answer) => (12, json(&(id, answer))),
         }
     }
 
@@ -156,6 +199,20 @@ impl Message for ToAgent {
             }
             6 => ToAgent::Restart(u32::from_le_bytes(body.try_into().ok()?)),
             7 => ToAgent::NoRestart,
+            8 => ToAgent::Add(serde_json::from_slice(&body).ok()?),
+            9 => {
+                let (addr, host) = serde_json::from_slice(&body).ok()?;
+                ToAgent::Joined(addr, host)
+            }
+            10 => ToAgent::StartAdded(*body.first()? != 0),
+            11 => {
+                let (rank, signal) = serde_json::from_slice(&body).ok()?;
+                ToAgent::SignalRank(rank, signal)
+            }
+            12 => {
+                let (id, answer) = serde_json::from_slice(&body).ok()?;
+                ToAgent::Answer(id, answer)
+            }
             _ => return None,
         })
     }
@@ -174,6 +231,10 @@ impl Message for FromAgent {
             FromAgent::InputTaken => (5, Vec::new()),
             FromAgent::Exited { rank, status } => (6, json(&(rank, status))),
             FromAgent::Done { left } => (7, json(left)),
+            FromAgent::Added { addrs, host } => (8, json(&(addrs, host))),
+            FromAgent::NotAdded(why) => (9, why.clone().into_bytes()),
+            FromAgent::Asked(id, request) => (10, [&id.to_le_bytes()[..], request].concat()),
+            FromAgent::OutputEnded(rank) => (11, rank.to_le_bytes().to_vec()),
         }
     }
 
@@ -197,6 +258,17 @@ impl Message for FromAgent {
                 FromAgent::Exited { rank, status }
             }
             7 => FromAgent::Done { left: serde_json::from_slice(&body).ok()? },
+            8 => {
+                let (addrs, host) = serde_json::from_slice(&body).ok()?;
+                FromAgent::Added { addrs, host }
+            }
+            9 => FromAgent::NotAdded(String::from_utf8_lossy(&body).into_owned()),
+            10 => {
+                let id = u64::from_le_bytes(*body.first_chunk()?);
+                body.drain(..8);
+                FromAgent::Asked(id, body)
+            }
+            11 => FromAgent::OutputEnded(u32::from_le_bytes(body.try_into().ok()?)),
             _ => return None,
         })
     }
@@ -272,6 +344,10 @@ mod tests {
             FromAgent::Output { rank: 7, stream: Stream::Err, bytes: vec![0, 255] },
             FromAgent::Exited { rank: 1, status: -1 },
             FromAgent::Done { left: vec![3] },
+            FromAgent::Added { addrs: vec!["[::1]:7".parse().unwrap()], host: 9 },
+            FromAgent::NotAdded("why".into()),
+            FromAgent::Asked(7, vec![0, 1]),
+            FromAgent::OutputEnded(u32::MAX),
             FromAgent::Alive,
         ];
         sent.iter().for_each(|message| write(&mut bytes, message).unwrap());
@@ -281,6 +357,22 @@ mod tests {
             assert_eq!(format!("{read:?}"), format!("{message:?}"));
         }
         assert!(read::<FromAgent>(&mut from).unwrap().is_none());
+        let words = vec!["a".into(), "b".into()];
+        let add = Add { ranks: 3..5, words, dir: "/".into(), env: vec![("A".into(), "1".into())] };
+        for order in [
+            ToAgent::Add(Box::new(add)),
+            ToAgent::Joined("10.0.0.1:7000".parse().unwrap(), 1),
+            ToAgent::StartAdded(true),
+            ToAgent::StartAdded(false),
+            ToAgent::SignalRank(7, 15),
+            ToAgent::Answer(1, Ok((2, 3))),
+            ToAgent::Answer(1, Err("why".into())),
+        ] {
+            let mut bytes = Vec::new();
+            write(&mut bytes, &order).unwrap();
+            let read: ToAgent = read(&mut &bytes[..]).unwrap().unwrap();
+            assert_eq!(format!("{read:?}"), format!("{order:?}"));
+        }
         for notice in Notice::ALL {
             let mut bytes = Vec::new();
             write(&mut bytes, &ToAgent::Notice(7, notice)).unwrap();

@@ -3,9 +3,11 @@
 //! The control connection of each agent is ssh's standard input and output. It carries the key, the
 //! addresses, input and output, signals, and how processes ended; ssh authenticates and encrypts it.
 
+mod added;
 mod agent;
 mod connection;
 mod control;
+mod joins;
 mod outbox;
 mod output;
 mod supervisor;
@@ -29,7 +31,8 @@ use super::{JobPlan, RunArgs, watch};
 use crate::sys::{self, poll_until, readable};
 use connection::Connection;
 pub use connection::Connector;
-use control::{CHUNK, FromAgent, Prepare, RankPlan, SILENCE, Start, ToAgent};
+use control::{CHUNK, FromAgent, Prepare, RankPlan, SILENCE, Start, ToAgent, Variables};
+use joins::Joins;
 use output::Output;
 pub use supervisor::{AgentArgs, agent};
 
@@ -51,6 +54,8 @@ enum Event {
     Signal(Signal),
     /// A piece of standard input; an empty one is its end.
     Input(Vec<u8>),
+    /// Somebody asks for further ranks. Dropped when the request was read.
+    Asked(Sender<()>),
 }
 
 /// Stands for the launcher's own events.
@@ -76,43 +81,67 @@ pub fn run(args: &RunArgs, plan: &JobPlan, hosts: &[Host], connector: &Connector
     let caught = sys::Signals::catch()?;
     std::thread::spawn(move || watch_signals(caught, &signals));
     let used: Vec<_> = hosts.iter().zip(placed).filter(|(_, (_, count))| *count > 0).collect();
-    let mut job = Job { connections: Vec::new(), ranks: Vec::new(), events, agent };
-    let opened = used.iter().enumerate().try_for_each(|(number, (host, (first, count)))| {
-        job.ranks.push(*first..first + count);
-        let opened = Connection::open(number, &host.name, connector, &job.agent, sender.clone())?;
-        job.connections.push(opened);
-        Ok::<_, anyhow::Error>(())
-    });
-    opened?;
-    let Some(members) = job.prepare(args, plan)? else { return Ok(ExitCode::from(130)) };
+    let mut job = Job {
+        args,
+        plan,
+        connector,
+        connections: Vec::new(),
+        ranks: Vec::new(),
+        members: Vec::new(),
+        key: random_key()?,
+        events,
+        sender: sender.clone(),
+        agent,
+    };
+    for (host, (first, count)) in used {
+        job.open(&host.name)?;
+        job.ranks.last_mut().expect("it is open").extend(first..first + count);
+    }
+    let Some(members) = job.prepare()? else { return Ok(ExitCode::from(130)) };
+    job.members = members;
     let output = Output::new(args, plan.size())?;
-    let key = random_key()?;
-    job.start(&key, members);
+    job.start();
+    let joins = Joins::open(&job)?;
     let (taken, acknowledged) = mpsc::channel();
     std::thread::spawn(move || read_input(&sender, &acknowledged));
     let outcome =
         Outcome::new(plan.size(), args.grace, args.keep_going, args.timeout).with_restarts(args.restarts());
-    Ok(Watch::new(job, outcome, output, taken).until_done())
+    Ok(Watch::new(job, outcome, output, joins, taken).until_done())
 }
 
 /// The hosts of a job.
-struct Job {
+struct Job<'a> {
+    args: &'a RunArgs,
+    plan: &'a JobPlan,
+    connector: &'a Connector,
     connections: Vec<Connection>,
     /// The ranks of each host.
-    ranks: Vec<std::ops::Range<usize>>,
+    ranks: Vec<Vec<usize>>,
+    members: Members,
+    key: JobKey,
     events: Receiver<(usize, Event)>,
+    sender: SyncSender<(usize, Event)>,
     agent: PathBuf,
 }
 
 /// An address and a host's number, by rank.
 type Members = Vec<(std::net::SocketAddr, u64)>;
 
-impl Job {
+impl Job<'_> {
+    /// Starts the agent of a host, the next one.
+    fn open(&mut self, name: &str) -> Result<()> {
+        let number = self.connections.len();
+        let opened = Connection::open(number, name, self.connector, &self.agent, self.sender.clone())?;
+        self.connections.push(opened);
+        self.ranks.push(Vec::new());
+        Ok(())
+    }
+
     /// Has all hosts checked before anything is started. All that is wrong is reported at once. None if the
     /// user has interrupted it.
-    fn prepare(&mut self, args: &RunArgs, plan: &JobPlan) -> Result<Option<Members>> {
+    fn prepare(&mut self) -> Result<Option<Members>> {
         let until = Instant::now() + PREPARE_WITHIN;
-        let wdir = args.wdir.clone().map_or_else(std::env::current_dir, Ok)?;
+        let wdir = self.args.wdir.clone().map_or_else(std::env::current_dir, Ok)?;
         let mut members: Vec<Option<Members>> = vec![None; self.connections.len()];
         let mut wrong: Vec<Option<String>> = vec![None; self.connections.len()];
         while let Some(missing) =
@@ -120,29 +149,18 @@ impl Job {
         {
             let left = until.saturating_duration_since(Instant::now());
             let Ok((host, event)) = self.events.recv_timeout(left) else {
-                let connection = &self.connections[missing];
-                wrong[missing] = Some(format!(
-                    "the host {} did not answer within {} s\n{}",
-                    connection.name,
-                    PREPARE_WITHIN.as_secs(),
-                    connection.advice()
-                ));
+                wrong[missing] = Some(self.connections[missing].no_answer(PREPARE_WITHIN));
                 continue;
             };
             match event {
                 Event::Signal(_) => return Ok(None),
-                Event::Greeted(line) if line == control::greeting() => {
-                    let prepare = self.orders(host, args, plan, wdir.clone());
-                    self.connections[host].say(ToAgent::Prepare(Box::new(prepare)));
-                }
-                Event::Greeted(line) => {
-                    let (name, other) =
-                        (&self.connections[host].name, line.trim_start_matches(control::GREETING));
-                    wrong[host] = Some(format!(
-                        "the host {name} has tautline{other}, and this is {}\ninstall the same version there, or name its path: --agent PATH",
-                        env!("CARGO_PKG_VERSION")
-                    ));
-                }
+                Event::Greeted(line) => match self.connections[host].check_greeting(&line) {
+                    Ok(()) => {
+                        let prepare = self.orders(host, wdir.clone());
+                        self.connections[host].say(ToAgent::Prepare(Box::new(prepare)));
+                    }
+                    Err(why) => wrong[host] = Some(why),
+                },
                 Event::Said(FromAgent::Prepared { addrs, host: id })
                     if addrs.len() == self.ranks[host].len() =>
                 {
@@ -154,7 +172,7 @@ impl Job {
                 Event::Lost if wrong[host].is_none() => {
                     wrong[host] = Some(self.connections[host].explain(&self.agent));
                 }
-                Event::Said(_) | Event::Lost | Event::Input(_) => {}
+                Event::Said(_) | Event::Lost | Event::Input(_) | Event::Asked(_) => {}
             }
         }
         let wrong: Vec<_> = wrong.into_iter().flatten().collect();
@@ -166,14 +184,22 @@ impl Job {
         Ok(Some(members))
     }
 
-    fn orders(&self, host: usize, args: &RunArgs, plan: &JobPlan, wdir: PathBuf) -> Prepare {
-        let ranks = self.ranks[host].clone();
-        let programs = plan.programs().enumerate().skip(ranks.start).take(ranks.len());
+    /// What the agent of a host is to prepare when the job begins.
+    fn orders(&self, host: usize, wdir: PathBuf) -> Prepare {
+        let programs: Vec<_> = self.plan.programs().collect();
+        let ranks = self.ranks[host].iter();
+        let ranks =
+            ranks.map(|rank| RankPlan { rank: *rank, words: programs[*rank].words.clone() }).collect();
+        self.prepare_for(ranks, self.plan.size(), wdir, self.plan.env.clone())
+    }
+
+    fn prepare_for(&self, ranks: Vec<RankPlan>, size: usize, wdir: PathBuf, env: Variables) -> Prepare {
+        let args = self.args;
         Prepare {
-            ranks: programs.map(|(rank, program)| RankPlan { rank, words: program.words.clone() }).collect(),
-            size: plan.size(),
+            ranks,
+            size,
             wdir,
-            env: plan.env.clone(),
+            env,
             interface: args.interface.clone(),
             several_hosts: self.connections.len() > 1,
             bind: args.binds(),
@@ -187,7 +213,7 @@ impl Job {
     /// Other hosts cannot reach a loopback address.
     fn check_addresses(&self, members: &Members) -> Result<()> {
         for (connection, ranks) in self.connections.iter().zip(&self.ranks) {
-            let (addr, host) = members[ranks.start];
+            let Some((addr, host)) = ranks.first().map(|rank| members[*rank]) else { continue };
             if addr.ip().is_loopback() && members.iter().any(|(_, other)| *other != host) {
                 bail!(
                     "the host {} has only the address {}, which others cannot reach\nname one of its interfaces: --interface",
@@ -199,35 +225,65 @@ impl Job {
         Ok(())
     }
 
-    fn start(&self, key: &JobKey, members: Members) {
-        let start = Start { key: encode_key(key), members };
-        for connection in &self.connections {
-            connection.show_messages();
-            connection.say(ToAgent::Start(start.clone()));
-        }
+    /// Has all agents start their processes.
+    fn start(&self) {
+        (0..self.connections.len()).for_each(|host| self.start_on(host));
+    }
+
+    fn start_on(&self, host: usize) {
+        let (members, connection) = (self.members.clone(), &self.connections[host]);
+        let joined = (members.len() - self.plan.size()) as u32;
+        connection.show_messages();
+        connection.say(ToAgent::Start(Start { key: encode_key(&self.key), members, joined }));
     }
 }
 
+/// Where a host is in its part of the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HostState {
+    /// Its agent prepares the start of ranks that join.
+    Opening,
+    Running,
+    /// It has no process any more, or was lost.
+    Done,
+}
+
 /// A running job on many hosts.
-struct Watch {
-    job: Job,
+struct Watch<'a> {
+    job: Job<'a>,
     outcome: Outcome,
     output: Output,
-    /// Hosts that have no process any more, or were lost.
-    done: Vec<bool>,
+    joins: Joins,
+    hosts: Vec<HostState>,
     /// Tells the thread that reads standard input that a piece was taken.
     input_taken: Sender<()>,
 }
 
-impl Watch {
-    fn new(job: Job, outcome: Outcome, output: Output, input_taken: Sender<()>) -> Watch {
-        let done = vec![false; job.connections.len()];
-        Watch { job, outcome, output, done, input_taken }
+impl<'a> Watch<'a> {
+    fn new(
+        job: Job<'a>,
+        outcome: Outcome,
+        output: Output,
+        joins: Joins,
+        input_taken: Sender<()>,
+    ) -> Watch<'a> {
+        let hosts = vec![HostState::Running; job.connections.len()];
+        Watch { job, outcome, output, joins, hosts, input_taken }
+    }
+
+    fn is_running(&self, host: usize) -> bool {
+        self.hosts[host] == HostState::Running
+    }
+
+    /// The hosts that run processes of the job.
+    fn running(&self) -> impl Iterator<Item = &Connection> {
+        let connections = self.job.connections.iter().zip(&self.hosts);
+        connections.filter(|(_, state)| **state == HostState::Running).map(|(connection, _)| connection)
     }
 
     /// Waits until no host has a process of the job, and returns the launcher's own exit code.
     fn until_done(mut self) -> ExitCode {
-        while self.done.contains(&false) {
+        while self.hosts.contains(&HostState::Running) {
             let now = Instant::now();
             let until = self.outcome.due.map_or(now + TICK, |due| due.min(now + TICK));
             match self.job.events.recv_timeout(until.saturating_duration_since(now)) {
@@ -239,7 +295,9 @@ impl Watch {
                 let sent = self.outcome.time_passed();
                 self.signal_all(sent);
             }
+            self.give_up_late_join();
         }
+        self.end_joins();
         for connection in &mut self.job.connections {
             connection.end();
         }
@@ -261,8 +319,13 @@ impl Watch {
             // Rank 0 is on the first host.
             Event::Input(bytes) => self.job.connections[0].say(ToAgent::Input(bytes)),
             Event::Said(said) => self.handle_agent(host, said),
+            Event::Lost if self.hosts[host] == HostState::Opening => {
+                let why = self.job.connections[host].explain(&self.job.agent);
+                self.fail_join(&why);
+            }
             Event::Lost => self.host_lost(host, "the connection was lost"),
-            Event::Greeted(_) => {}
+            Event::Greeted(line) => self.join_greeted(host, &line),
+            Event::Asked(_handled) => self.take_requests(),
         }
     }
 
@@ -283,45 +346,58 @@ impl Watch {
                     watch::report_left(&place, &numbers.join(", "));
                     self.outcome.incomplete = true;
                 }
-                self.done[host] = true;
+                self.host_done(host);
             }
-            FromAgent::Refused(why) => self.host_lost(host, &why),
-            FromAgent::Alive | FromAgent::Prepared { .. } => {}
+            FromAgent::Prepared { addrs, host: id } | FromAgent::Added { addrs, host: id } => {
+                self.join_prepared(host, addrs, id);
+            }
+            FromAgent::Refused(why) if self.hosts[host] == HostState::Running => self.host_lost(host, &why),
+            FromAgent::NotAdded(why) | FromAgent::Refused(why) => {
+                if self.joins.concerns(host) {
+                    self.fail_join(&format!("on the host {}: {why}", self.job.connections[host].name));
+                }
+            }
+            FromAgent::Asked(id, request) => self.agent_asked(host, id, &request),
+            FromAgent::OutputEnded(rank) => self.output_ended(rank as usize),
+            FromAgent::Alive => {}
         }
     }
 
     fn rank_ended(&mut self, host: usize, rank: usize, end: RankEnd) {
         self.tell_all(rank, end.notice());
-        if !self.done[host] && self.outcome.restarts(rank, &end) {
+        if self.is_running(host) && self.outcome.restarts(rank, &end) {
             self.job.connections[host].say(ToAgent::Restart(rank as u32));
             return self.tell_all(rank, Notice::Started);
         }
+        let code = end.code();
         let sent = self.outcome.rank_ended(rank, end);
         self.signal_all(sent);
-        if !self.job.ranks[host].clone().any(|rank| self.outcome.is_running(rank)) {
+        self.joins.rank_ended(rank, code);
+        if !self.job.ranks[host].iter().any(|rank| self.outcome.is_running(*rank)) {
             self.job.connections[host].say(ToAgent::NoRestart);
         }
     }
 
     fn tell_all(&self, rank: usize, notice: Notice) {
-        for connection in &self.job.connections {
+        for connection in self.running() {
             connection.say(ToAgent::Notice(rank as u32, notice));
         }
     }
 
     /// Only when no event waits: what was said meanwhile has been heard.
     fn look_for_silence(&mut self) {
-        for host in 0..self.done.len() {
-            if !self.done[host] && self.job.connections[host].silent_for() > SILENCE {
+        for host in 0..self.hosts.len() {
+            if self.is_running(host) && self.job.connections[host].silent_for() > SILENCE {
                 self.host_lost(host, &format!("nothing was heard of it for {} s", SILENCE.as_secs()));
             }
         }
     }
 
     fn host_lost(&mut self, host: usize, why: &str) {
-        if std::mem::replace(&mut self.done[host], true) {
+        if !self.is_running(host) {
             return;
         }
+        self.hosts[host] = HostState::Done;
         self.job.connections[host].abandon();
         let name = self.job.connections[host].name.clone();
         for rank in self.job.ranks[host].clone() {
@@ -329,11 +405,24 @@ impl Watch {
                 self.rank_ended(host, rank, RankEnd::Lost(format!("its host {name} was lost: {why}")));
             }
         }
+        self.host_done(host);
+    }
+
+    /// A host has no process of the job any more.
+    fn host_done(&mut self, host: usize) {
+        self.hosts[host] = HostState::Done;
+        for rank in self.job.ranks[host].clone() {
+            self.output_ended(rank);
+        }
+        if self.joins.concerns(host) {
+            let name = &self.job.connections[host].name;
+            self.fail_join(&format!("the processes on the host {name} have just ended; ask again"));
+        }
     }
 
     fn signal_all(&self, signal: Option<Signal>) {
         let Some(signal) = signal else { return };
-        for connection in &self.job.connections {
+        for connection in self.running() {
             connection.say(ToAgent::Signal(signal.as_raw()));
         }
     }

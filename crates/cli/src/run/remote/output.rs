@@ -4,6 +4,8 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write};
+use std::path::PathBuf;
+use std::rc::Rc;
 
 use anyhow::Result;
 
@@ -16,6 +18,8 @@ const LINE_MAX: usize = 64 << 10;
 /// Where output goes.
 pub struct Output {
     mode: Mode,
+    /// Where that of ranks goes that joined through a command of their own.
+    joined: HashMap<u32, Rc<[File; 2]>>,
     /// The first error, unless our own reader is gone.
     result: io::Result<()>,
 }
@@ -24,7 +28,8 @@ enum Mode {
     Plain,
     /// Lines that are not complete.
     Tagged(HashMap<(u32, Stream), Vec<u8>>),
-    Files(Vec<File>),
+    /// By rank, in a directory.
+    Files(PathBuf, Vec<File>),
 }
 
 impl Output {
@@ -32,19 +37,41 @@ impl Output {
     pub fn new(args: &RunArgs, n: usize) -> Result<Output> {
         let mode = match &args.output {
             Some(folder) => {
-                Mode::Files((0..n).map(|rank| output_file(folder, rank, false)).collect::<Result<_>>()?)
+                let files = (0..n).map(|rank| output_file(folder, rank, false)).collect::<Result<_>>()?;
+                Mode::Files(folder.clone(), files)
             }
             None if args.tag => Mode::Tagged(HashMap::new()),
             None => Mode::Plain,
         };
-        Ok(Output { mode, result: Ok(()) })
+        Ok(Output { mode, joined: HashMap::new(), result: Ok(()) })
+    }
+
+    /// The next rank has joined: its output goes to these streams, or to where that of the others does.
+    pub fn add(&mut self, rank: u32, streams: Option<Rc<[File; 2]>>) -> Result<()> {
+        if let Mode::Files(folder, files) = &mut self.mode {
+            files.push(output_file(folder, rank as usize, false)?);
+        }
+        self.joined.extend(streams.map(|streams| (rank, streams)));
+        Ok(())
+    }
+
+    /// All output of a rank is written: whoever reads it may know.
+    pub fn close(&mut self, rank: u32) {
+        self.joined.remove(&rank);
     }
 
     /// Output of a rank has arrived.
     pub fn write(&mut self, rank: u32, stream: Stream, bytes: &[u8]) {
+        if let Some(streams) = self.joined.get(&rank) {
+            // Whose reader is gone wants no output.
+            let _ = (&streams[usize::from(stream == Stream::Err)]).write_all(bytes);
+            return;
+        }
         let written = match &mut self.mode {
             Mode::Plain => print(stream, bytes),
-            Mode::Files(files) => files.get_mut(rank as usize).map_or(Ok(()), |file| file.write_all(bytes)),
+            Mode::Files(_, files) => {
+                files.get_mut(rank as usize).map_or(Ok(()), |file| file.write_all(bytes))
+            }
             Mode::Tagged(open) => {
                 let line = open.entry((rank, stream)).or_default();
                 line.extend_from_slice(bytes);

@@ -9,6 +9,7 @@ use clap::Args;
 use rustix::process::Signal;
 
 use super::agent::serve_job;
+use crate::run::control::agent_path;
 use crate::run::leftovers;
 use crate::run::record::Record;
 use crate::sys;
@@ -45,12 +46,14 @@ fn supervise() -> Result<ExitCode> {
     let inherited = record.inherited()?;
     let child = agent.arg(format!("--record={}", inherited.number())).spawn();
     drop(inherited);
-    let status = child.context("cannot start the agent\nthe reason was")?.wait()?;
+    let mut child = child.context("cannot start the agent\nthe reason was")?;
+    let (number, status) = (child.id(), child.wait()?);
     if status.success() {
         // It has ended everything itself, or has told the launcher what it could not end.
         return Ok(ExitCode::SUCCESS);
     }
     leftovers::end_all(Duration::ZERO, leftovers::sleep);
     record.clean_up();
+    let _ = std::fs::remove_file(agent_path(number));
     Ok(ExitCode::FAILURE)
 }
