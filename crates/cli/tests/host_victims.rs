@@ -18,23 +18,26 @@ const WORKERS: u64 = 6;
 /// The longest time from the start to the death. A job takes about half of it until all ranks are up.
 const MOMENT_MS: u64 = 800;
 
-/// The program of the jobs: every rank sends to every other until it is ended. With `TAUTLINE_TEST_LEAVE` set
-/// it ends by itself when it is told of a death.
+/// The program of the jobs: every rank sends to every other, also to those that join, until it is ended. With
+/// `TAUTLINE_TEST_LEAVE` set it ends by itself when it is told of a death.
 #[test]
 #[ignore = "a program of jobs"]
 fn chatter() {
     let leaves = std::env::var_os("TAUTLINE_TEST_LEAVE").is_some();
-    let ep = Endpoint::builder().on_short("word", |_: Short<'_>| {}).join().unwrap();
+    let ep = Endpoint::builder().watch_members().on_short("word", |_: Short<'_>| {}).join().unwrap();
     let handle = ep.handle();
+    let mut size = ep.size();
     loop {
-        for peer in (0..ep.size()).filter(|peer| *peer != ep.rank()) {
+        for peer in (0..size).filter(|peer| *peer != ep.rank()) {
             // Peers may be gone, or slow.
             let _ = handle.try_send(peer, "word", b"word");
         }
         let _ = ep.extract(usize::MAX);
         while let Some(event) = ep.poll_event() {
-            if leaves && matches!(event, Event::PeerDown { .. }) {
-                std::process::exit(0);
+            match event {
+                Event::PeerDown { .. } if leaves => std::process::exit(0),
+                Event::MemberJoined { member } => size = size.max(member + 1),
+                _ => {}
             }
         }
         let _ = ep.wait(Some(Duration::from_millis(5)));
@@ -105,12 +108,17 @@ fn one_job(hosts: &Hosts, seed: u64, job: u64) {
     // Each kind in turn, so that none is missing, and at each worker.
     let victim = VICTIMS[(job + job / WORKERS) as usize % VICTIMS.len()];
     let keeps_going = random.below(2) == 1;
+    let grows = random.below(2) == 1;
     let moment = Duration::from_millis(random.below(MOMENT_MS));
-    let what = format!("seed {seed}: {victim:?} after {moment:?}, keeps going: {keeps_going}");
+    let what =
+        format!("seed {seed}: {victim:?} after {moment:?}, keeps going: {keeps_going}, grows: {grows}");
     let mark = format!("{}-{job}", std::process::id());
     std::fs::write(hosts.folder.join("mark"), &mark).unwrap();
     let mut launcher = start(hosts, keeps_going, &mark);
-    std::thread::sleep(moment);
+    std::thread::sleep(moment / 2);
+    // It is refused if the job has not begun, or ends.
+    let mut join = grows.then(|| join(hosts, &launcher, &mark));
+    std::thread::sleep(moment / 2);
     if victim == Victim::Link {
         hosts.set_link("down");
     } else {
@@ -123,20 +131,24 @@ fn one_job(hosts: &Hosts, seed: u64, job: u64) {
     }
     let status = ended(&mut launcher, &what);
     assert!(!status.success(), "{what}: {status:?}");
+    if let Some(join) = &mut join {
+        ended(join, &what);
+    }
     until_nothing_is_left(hosts, &mark, &what);
     if victim == Victim::Link {
         hosts.set_link("up");
     }
 }
 
-/// Waits for the launcher. It gives a host 60 s to answer, if the link is cut while ssh connects.
+/// Waits for a launcher, or for a command that joins its job. A launcher gives a host 60 s to answer, if the
+/// link is cut while ssh connects.
 fn ended(launcher: &mut Child, what: &str) -> ExitStatus {
     let begin = Instant::now();
     loop {
         if let Some(status) = launcher.try_wait().unwrap() {
             return status;
         }
-        assert!(begin.elapsed() < 3 * PATIENCE, "{what}: the launcher did not end");
+        assert!(begin.elapsed() < 3 * PATIENCE, "{what}: a launcher did not end");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -149,6 +161,13 @@ fn start(hosts: &Hosts, keeps_going: bool, mark: &str) -> Child {
         options.extend(["--keep-going", "--env", "TAUTLINE_TEST_LEAVE=1"]);
     }
     let mut command = hosts.tautline(&options);
+    as_program(&mut command, "chatter").env(MARK, mark);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+/// Has two more ranks join the job.
+fn join(hosts: &Hosts, launcher: &Child, mark: &str) -> Child {
+    let mut command = hosts.tautline(&["-n", "2", "--join", &launcher.id().to_string()]);
     as_program(&mut command, "chatter").env(MARK, mark);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use common::hosts::{Hosts, MARK, lacks_hosts, marked, parent_of};
 use common::jobs::{LIVES, check_restart, expected, lines, run, said};
-use common::joins::check_joins;
+use common::joins::{check_ends_are_told, check_joins};
 use common::{PATIENCE, as_program, cores_allowed, is_running, kill, read_line, until};
 
 /// The program of the jobs.
@@ -31,6 +31,13 @@ fn greet_whoever_joins() {
     common::joins::greet_whoever_joins();
 }
 
+/// A program of the jobs.
+#[test]
+#[ignore = "a program of jobs"]
+fn wait_for_an_end() {
+    common::joins::wait_for_an_end();
+}
+
 /// J-16, J-17: one set of hosts for all that can be seen with them, because they take a while to start.
 #[test]
 fn on_two_hosts() {
@@ -48,6 +55,11 @@ fn on_two_hosts() {
     a_program_that_one_host_lacks_is_named(&hosts);
     ranks_join_on_the_hosts(&hosts);
     joined_ranks_belong_to_the_command(&hosts);
+    // N-26: on a host of the job, and on one that it has not used.
+    for (list, at) in [("a:2", "a"), ("a,b", "b"), ("a:2", "b")] {
+        let join = |job: u32| hosts.tautline(&["--join", &job.to_string(), "--hosts", at]);
+        check_ends_are_told(hosts.tautline(&["--hosts", list]), join);
+    }
     // J-20: on the host of rank 0 and on the other.
     for list in ["a:2,b", "a,b:2"] {
         let lives = format!("{LIVES}={}", hosts.folder.join("lives").display());
@@ -100,8 +112,8 @@ fn bindings_and_interfaces(hosts: &Hosts) {
     }
 }
 
-/// J-22, J-23: through the command, and through the agent of another host than the launcher's. Two join on
-/// each host, or on the host that is named, which the job has not used yet.
+/// J-22, J-23, J-26, J-27: through the command, and through the agent of another host than the launcher's.
+/// Two join, one on each host, or on the host that is named, which the job has not used yet.
 fn ranks_join_on_the_hosts(hosts: &Hosts) {
     for (list, further, local) in
         [("b,a", &["-n", "2"][..], [2, 1, 2, 1, 2]), ("a:2", &["-n", "2", "--hosts", "b"], [2, 2, 1, 1, 2])]
@@ -111,7 +123,7 @@ fn ranks_join_on_the_hosts(hosts: &Hosts) {
     }
 }
 
-/// J-22, J-24: output, exit code, directory and environment are those of the command; a rank ends with it;
+/// J-24, J-26: output, exit code, directory and environment are those of the command; a rank ends with it;
 /// and what cannot be started is named, and leaves the job as it was.
 fn joined_ranks_belong_to_the_command(hosts: &Hosts) {
     let mut job = hosts.tautline(&["--hosts", "a", "--keep-going", "sh", "-c", "echo up; exec sleep 1000"]);

@@ -5,7 +5,7 @@ mod common;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-use common::joins::check_joins;
+use common::joins::{check_ends_are_told, check_joins};
 use common::{PATIENCE, is_running, kill, launcher_of, read_line, tautline, until};
 
 /// The program of the jobs.
@@ -13,6 +13,13 @@ use common::{PATIENCE, is_running, kill, launcher_of, read_line, tautline, until
 #[ignore = "a program of these tests"]
 fn greet_whoever_joins() {
     common::joins::greet_whoever_joins();
+}
+
+/// A program of the jobs.
+#[test]
+#[ignore = "a program of these tests"]
+fn wait_for_an_end() {
+    common::joins::wait_for_an_end();
 }
 
 /// J-22, J-23: those that join get the next ranks, members are told, and messages flow both ways.
@@ -41,6 +48,19 @@ fn a_single_rank_shares_memory_with_those_that_join() {
         join
     };
     check_joins(job, join, [4; 5]);
+}
+
+/// N-26: those that join are told of the ranks that had ended.
+#[test]
+fn ends_before_a_join_are_told() {
+    let mut job = tautline();
+    job.arg("run");
+    let join = |job: u32| {
+        let mut join = tautline();
+        join.args(["run", "-n", "1", "--join", &job.to_string()]);
+        join
+    };
+    check_ends_are_told(job, join);
 }
 
 /// J-22, J-24: the output and the exit code of a rank that joined are those of the command, and it ends with

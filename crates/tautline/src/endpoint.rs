@@ -139,8 +139,9 @@ impl Endpoint {
     /// [`Endpoint::size`], and what is made of it, [`Endpoint::world`] and [`Endpoint::barrier`], stay as
     /// they were here; for the new processes it is the number of all ranks at their start.
     ///
-    /// They get the directory and the environment of this process, and their output goes where the job's
-    /// goes. When one fails, the job is ended, as for every rank.
+    /// They get the directory of this process, and its environment if the job is on one host, or else that of
+    /// the job. In a job on several hosts each goes where the fewest ranks run. Their output goes where the
+    /// job's goes. When one fails, the job is ended, as for every rank.
     pub fn spawn(
         &self,
         count: u32,

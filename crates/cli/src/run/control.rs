@@ -1,5 +1,5 @@
-//! The socket on which a running job is asked for further ranks (J-22). Only its user can reach it. A launcher
-//! has one, and an agent, which passes on what it is asked.
+//! The socket on which a running job is asked for further ranks (J-22). Only its user can reach it. Launchers
+//! have one, and agents, which pass on what they are asked.
 
 use std::io::{self, IoSliceMut, Write};
 use std::mem::MaybeUninit;

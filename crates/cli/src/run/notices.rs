@@ -49,6 +49,11 @@ impl Notices {
         self.write(&format!("{} {rank}\n", notice.word()));
     }
 
+    /// Tells a rank that has just been started what has become of others before.
+    pub fn tell_all(&mut self, ended: impl IntoIterator<Item = (usize, Notice)>) {
+        ended.into_iter().for_each(|(rank, notice)| self.tell(rank, notice));
+    }
+
     /// Tells the rank that another one has joined the job, and where it is: its address, and the number of
     /// its host in a job on several (J-23).
     pub fn tell_joined(&mut self, rank: usize, address: SocketAddr, host: Option<u64>) {

@@ -131,6 +131,12 @@ impl Outcome {
         self.ended.get(rank).is_some_and(Option::is_none)
     }
 
+    /// The ranks that have ended, with what others are told of them.
+    pub fn ended(&self) -> impl Iterator<Item = (usize, Notice)> {
+        let ended = self.ended.iter().enumerate();
+        ended.filter_map(|(rank, end)| Some((rank, end.as_ref()?.notice())))
+    }
+
     /// A rank has ended. Returns the signal that all others are to be sent.
     #[must_use]
     pub fn rank_ended(&mut self, rank: usize, how: RankEnd) -> Option<Signal> {

@@ -128,7 +128,8 @@ impl Watch<'_> {
             bail!("the job is ending");
         }
         let before = self.alive.size();
-        for (mut child, notices, address) in self.starter.join(request, streams)? {
+        for (mut child, mut notices, address) in self.starter.join(request, streams)? {
+            notices.tell_all(self.outcome.ended());
             let rank = self.alive.size();
             for (other, notices) in self.notices.iter_mut().enumerate() {
                 if self.alive.has(other) {
@@ -146,7 +147,8 @@ impl Watch<'_> {
     }
 
     fn start_again(&mut self, rank: usize) -> Result<()> {
-        let (mut child, notices) = self.starter.start(rank, true)?;
+        let (mut child, mut notices) = self.starter.start(rank, true)?;
+        notices.tell_all(self.outcome.ended());
         self.alive.add(rank, child.id())?;
         self.output.follow(rank, &mut child);
         (self.ranks.0[rank], self.notices[rank]) = (child, notices);

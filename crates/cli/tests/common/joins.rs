@@ -5,15 +5,16 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write as _};
 use std::process::{Command, Stdio};
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
-use tautline::{Endpoint, Event, Short};
+use tautline::{Down, Endpoint, Event, Short};
 
-use super::as_program;
+use super::{PATIENCE, RunningJob, as_program, is_running, kill, read_line, until};
 
 /// How many ranks there are in the end.
 const ALL: usize = 5;
 
-/// The program: some ranks begin, some join through the command, and rank 0 adds one. Each greets every other.
+/// The program: some ranks begin, some join through the command, and rank 0 adds one. Each greets all others.
 pub fn greet_whoever_joins() {
     let heard = Rc::new(RefCell::new(BTreeSet::new()));
     let hears = heard.clone();
@@ -67,8 +68,9 @@ fn lines(text: &str) -> Vec<String> {
 /// Starts the program by `job`, and has the others but one join by the command that `join` makes of the job's
 /// number. All hear all; `local` says with how many each shares memory.
 pub fn check_joins(mut job: Command, join: impl FnOnce(u32) -> Command, local: [usize; ALL]) {
-    let mut job = as_program(job.stdout(Stdio::piped()), "greet_whoever_joins").spawn().unwrap();
+    let job = as_program(job.stdout(Stdio::piped()), "greet_whoever_joins").spawn().unwrap();
     let mut join = join(job.id());
+    let RunningJob(job) = &mut RunningJob(job);
     let joining = join.get_args().skip_while(|word| *word != "-n").nth(1).unwrap().to_str().unwrap();
     let joining: usize = joining.parse().unwrap();
     let begin = ALL - 1 - joining;
@@ -94,4 +96,37 @@ pub fn check_joins(mut job: Command, join: impl FnOnce(u32) -> Command, local: [
     assert_eq!(lines(&String::from_utf8_lossy(&joined.stdout)), expected);
     let expected: Vec<_> = (0..ALL).filter(|rank| !by_command.contains(rank)).map(line).collect();
     assert_eq!(lines(&rest), expected);
+}
+
+/// The program of a rank that joins late: it waits until it is told of rank 1, which had ended before.
+pub fn wait_for_an_end() {
+    let ep = Endpoint::builder().watch_members().join().unwrap();
+    let (mut down, begin) = (None, Instant::now());
+    while down.is_none() {
+        assert!(begin.elapsed() < PATIENCE, "nothing was told");
+        ep.wait(Some(Duration::from_secs(1))).unwrap();
+        down = std::iter::from_fn(|| ep.poll_event()).find_map(|event| {
+            if let Event::PeerDown { peer, why, .. } = event { Some((peer, why)) } else { None }
+        });
+    }
+    assert_eq!(down, Some((1, Down::Reported)));
+    ep.close().unwrap();
+}
+
+/// N-26: a rank that joins `job` after rank 1 has ended is told of it.
+pub fn check_ends_are_told(mut job: Command, join: impl FnOnce(u32) -> Command) {
+    job.args(["--keep-going", "-n", "1", "sh", "-c", "echo up; exec sleep 1000"]);
+    job.args([":", "-n", "1", "sh", "-c", "echo $$; exit 3"]);
+    job.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let RunningJob(job) = &mut RunningJob(job.spawn().unwrap());
+    let output = job.stdout.as_mut().unwrap();
+    let lines = [read_line(output), read_line(output)];
+    let [rank_1] = lines.iter().filter(|line| *line != "up").collect::<Vec<_>>()[..] else {
+        panic!("{lines:?}")
+    };
+    until(PATIENCE, || !is_running(rank_1));
+    let joined = as_program(&mut join(job.id()), "wait_for_an_end").output().unwrap();
+    assert!(joined.status.success(), "{joined:?}");
+    kill(job.id(), "INT");
+    assert_eq!(job.wait().unwrap().code(), Some(130));
 }

@@ -10,7 +10,7 @@ pub mod slurm;
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 /// Far longer than anything here takes.
@@ -26,6 +26,16 @@ pub fn tautline() -> Command {
 /// Appends this test program, to run only the ignored test of that name.
 pub fn as_program<'a>(command: &'a mut Command, test: &str) -> &'a mut Command {
     command.arg(std::env::current_exe().unwrap()).args([test, "--exact", "--ignored", "--test-threads=1"])
+}
+
+/// A job that a failing test ends. The supervisor of a killed launcher ends its processes.
+pub struct RunningJob(pub Child);
+
+impl Drop for RunningJob {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// Reads one line, byte by byte, so that nothing after it is lost.

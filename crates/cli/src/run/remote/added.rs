@@ -1,5 +1,5 @@
-//! The agent's part when ranks join the running job (J-22): it prepares and starts those of its host, tells
-//! its processes of those elsewhere, and passes on what they ask for.
+//! The agent's part when ranks join the running job (J-26, J-27): it prepares and starts those of its host,
+//! tells its processes of those elsewhere, and passes on what they ask for.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::path::PathBuf;

@@ -2,7 +2,7 @@
 //! when the launcher says so or is lost (J-17).
 
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, UdpSocket};
 use std::os::unix::process::ExitStatusExt;
@@ -25,7 +25,7 @@ use super::control::{self, Add, CHUNK, FromAgent, Prepare, SILENCE, Start, Strea
 use super::outbox::Outbox;
 use crate::run::alive::Alive;
 use crate::run::control::Control;
-use crate::run::notices::Notices;
+use crate::run::notices::{Notice, Notices};
 use crate::run::process::{Common, ListenerCleanup, Place, Process, Ranks};
 use crate::run::record::Record;
 use crate::run::{enter, leftovers, limits, lookup};
@@ -100,6 +100,8 @@ pub(super) struct Crew {
     pub(super) joined: u32,
     /// Where processes ask for further ranks.
     control: Option<PathBuf>,
+    /// What has become of the ranks of the job that have ended, for processes that are started later.
+    ended: BTreeMap<usize, Notice>,
 }
 
 impl Crew {
@@ -112,7 +114,7 @@ impl Crew {
         let common = Common { key: &self.key, security, device, env, bind: plan.bind, control };
         let socket = sockets[index].as_ref().context("its socket is closed")?;
         let place = self.added.get(&index);
-        common.start(Process {
+        let (child, mut notices) = common.start(Process {
             rank: rank.rank,
             index,
             program: &files[index],
@@ -124,7 +126,9 @@ impl Crew {
             stdin: if rank.rank == 0 { Stdio::piped() } else { Stdio::null() },
             stdout: Stdio::piped(),
             stderr: Stdio::piped(),
-        })
+        })?;
+        notices.tell_all(self.ended.iter().map(|(rank, notice)| (*rank, *notice)));
+        Ok((child, notices))
     }
 
     /// The rank of a process, and back.
@@ -265,7 +269,15 @@ impl Agent {
         let path = control.as_ref().map(|control| control.path().to_owned());
         let added = HashMap::new();
         let mut agent = Agent {
-            crew: Crew { prepared, added, key, members, joined: start.joined, control: path },
+            crew: Crew {
+                prepared,
+                added,
+                key,
+                members,
+                joined: start.joined,
+                control: path,
+                ended: BTreeMap::new(),
+            },
             ranks: Ranks(Vec::new()),
             notices: Vec::new(),
             alive: Alive::new()?,
@@ -389,6 +401,10 @@ impl Agent {
             },
             Event::Said(ToAgent::Notice(rank, notice)) => {
                 let own = self.crew.index(rank);
+                match notice {
+                    Notice::Started => self.crew.ended.remove(&(rank as usize)),
+                    Notice::Died | Notice::Left => self.crew.ended.insert(rank as usize, notice),
+                };
                 for (index, notices) in self.notices.iter_mut().enumerate() {
                     if own != Some(index) && self.alive.has(index) {
                         notices.tell(rank as usize, notice);

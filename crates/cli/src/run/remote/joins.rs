@@ -1,8 +1,8 @@
-//! Ranks that join a running job on several hosts (J-22).
+//! Ranks that join a running job on several hosts (J-26).
 //!
-//! The launcher carries out one request after the other. It has the agents of all hosts concerned prepare what
-//! they are to start, also those of hosts that the job has not used yet. When all are prepared, every agent is
-//! told of the new ranks, and then theirs start. If one host cannot, nothing is started.
+//! The launcher carries out one request after the other. It has the agents of all hosts concerned prepare
+//! what they are to start, also those of hosts that the job has not used yet. When all are prepared, every
+//! agent is told of the new ranks, and then theirs start. If one host cannot, nothing is started.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -291,6 +291,9 @@ impl Watch<'_> {
             } else {
                 self.hosts[part.host] = HostState::Running;
                 self.job.start_on(part.host);
+                for (rank, notice) in self.outcome.ended() {
+                    self.job.connections[part.host].say(ToAgent::Notice(rank as u32, notice));
+                }
             }
         }
         let ranks = first..self.job.members.len();
@@ -365,7 +368,7 @@ fn words(request: &Request) -> Vec<std::ffi::OsString> {
     std::iter::once(&request.program).chain(&request.arguments).cloned().collect()
 }
 
-/// How many of `count` ranks each host takes that runs so many: one after the other goes where the fewest run.
+/// How `count` ranks are divided among hosts that run this many: each rank goes where the fewest run.
 fn shares(loads: &[usize], count: usize) -> Vec<usize> {
     let mut loads: Vec<_> = loads.iter().map(|load| (*load, 0)).collect();
     for _ in 0..count {
