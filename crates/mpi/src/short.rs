@@ -1,6 +1,6 @@
-//! Short messages in the usual case: `MPI_Send` and `MPI_Recv` of a message that lies in memory as it is packed,
-//! to or from a named rank of `MPI_COMM_WORLD`, while calls are not traced. Everything else, and every error in
-//! the arguments, is left to [`api`].
+//! Short messages in the usual case: `MPI_Send` and `MPI_Recv` of a message that lies in memory as it is
+//! packed, to or from a named rank of `MPI_COMM_WORLD`, while calls are not traced. Everything else, and
+//! every error in the arguments, is left to [`api`].
 //!
 //! This code is copied into the exported functions: it has no calls in the common case.
 
@@ -44,8 +44,8 @@ fn in_world(
     Some((world.tags().ok()?, rank, (at, len)))
 }
 
-/// `MPI_Send` of a message that can leave at once, in the usual case. None, with nothing done, if it cannot, or
-/// an argument is not the usual one.
+/// `MPI_Send` of a message that can leave at once, in the usual case. None, with nothing done, if it cannot,
+/// or an argument is not the usual one.
 #[inline(always)]
 pub unsafe fn send(
     buf: Ptr,
@@ -57,7 +57,8 @@ pub unsafe fn send(
 ) -> Option<Result<()>> {
     let (tags, to, (at, len)) = in_world((buf, count, of), dest, comm)?;
     let tag = u32::try_from(tag).ok()?;
-    // SAFETY: the arguments are as the standard says: there are `len` bytes, which nobody writes to meanwhile.
+    // SAFETY: the arguments are as the standard says: there are `len` bytes, which nobody writes to
+    // meanwhile.
     let bytes = unsafe { std::slice::from_raw_parts(at.as_ptr(), len) };
     tags.send_at_once(to, tag, bytes).then_some(Ok(()))
 }
@@ -68,8 +69,8 @@ pub(crate) fn takes_receives(comm: Comm) -> bool {
     comm == c::COMM_WORLD && !waiting::may_have_others()
 }
 
-/// `MPI_Recv` of a short message from a named source that is here, or comes within a moment, in the usual case.
-/// None, with nothing done, otherwise.
+/// `MPI_Recv` of a short message from a named source that is here, or comes within a moment, in the usual
+/// case. None, with nothing done, otherwise.
 #[inline(always)]
 pub unsafe fn recv(
     buf: Ptr,

@@ -364,7 +364,7 @@ static void grid(void) {
   OK(MPI_Comm_free(&cart));
 }
 
-/* Rank 0 sends messages of up to 80 bytes, in turn, which rank 1 receives with more room, or with one byte too
+/* Rank 0 sends messages of up to 80 bytes, which rank 1 receives with a byte more room, or with a byte too
  * little. */
 static void short_messages(void) {
   enum { LONGEST = 80, ROUNDS_EACH = 40 };
@@ -381,7 +381,8 @@ static void short_messages(void) {
         OK(MPI_Recv(NULL, 0, MPI_BYTE, 1, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
         continue;
       }
-      int cut = len > 0 && round % 4 == 3, room = cut ? len - 1 : len + 1, tag = round % 2 ? len : MPI_ANY_TAG;
+      int cut = len > 0 && round % 4 == 3, room = cut ? len - 1 : len + 1;
+      int tag = round % 2 ? len : MPI_ANY_TAG;
       memset(in, 0xee, sizeof in);
       status.MPI_ERROR = 12345;
       int code = MPI_Recv(in, room, MPI_BYTE, 0, tag, MPI_COMM_WORLD, &status);

@@ -74,8 +74,8 @@ impl Channel {
         }
     }
 
-    /// Returns the words of the next frame if memory is shared with the peer and the frame fits a line, without
-    /// taking it.
+    /// Returns the words of the next frame if memory is shared with the peer and the frame fits a line,
+    /// without taking it.
     #[inline(always)]
     pub(crate) fn peek_line(&self) -> PeekedLine<'_> {
         match &self.kind {

@@ -163,9 +163,9 @@ impl Tagged<'_> {
         })
     }
 
-    /// Receives a message of a named local peer, if it is here or comes within a moment, and no receive has to
-    /// be posted for it (E-15). None, with nothing done, otherwise; then it must
-    /// be posted ([`Tagged::start_receive_tagged`]).
+    /// Receives a message of a named local peer, if it is here or comes within a moment, and no receive has
+    /// to be posted for it (E-15). None, with nothing done, otherwise; then it must be posted
+    /// ([`Tagged::start_receive_tagged`]).
     #[inline(always)]
     pub fn try_receive_tagged(&self, pattern: Pattern, room: &mut Region) -> Option<Result<Status, Failure>> {
         let mut lane = self.0.lock().ok()?;

@@ -70,7 +70,8 @@ impl Tags {
     }
 
     /// Receives a frame of `len` bytes that came in a line into `room`, if it is a whole message that the
-    /// pattern takes. `word` reads a word of the line, each of which is read once. Only after [`Tags::may_take`].
+    /// pattern takes. `word` reads a word of the line, each of which is read once. Only after
+    /// [`Tags::may_take`].
     #[inline(always)]
     pub(crate) fn take_line(
         &mut self,

@@ -128,8 +128,8 @@ impl Tags {
         Ok(self.node().tagged().try_send_tagged((to, self.context, tag), bytes)?)
     }
 
-    /// As [`Tags::try_send`], for messages whose call must cost little. It is also false if the send would fail:
-    /// [`Tags::try_send`] tells why.
+    /// As [`Tags::try_send`], for messages whose call must cost little. It is also false if the send would
+    /// fail: [`Tags::try_send`] tells why.
     #[inline(always)]
     pub fn send_at_once(&self, to: Rank, tag: u32, bytes: &[u8]) -> bool {
         self.node().tagged().try_send_tagged((to, self.context, tag), bytes).unwrap_or(false)
