@@ -21,15 +21,13 @@ use crate::{api, waiting};
 /// A pointer of the program.
 type Ptr = *mut c_void;
 
-/// A message to or from a named rank of `MPI_COMM_WORLD` that lies in memory as it is packed: the messages of
-/// that communicator, the rank, and the memory, which is not null. None if it is not such a message, or an
-/// argument is wrong.
+/// The messages of a communicator, a rank of the job, and memory, which is not null.
+type Place = (&'static Tags, u32, NonNull<u8>, usize);
+
+/// Where a message goes to or comes from: a named rank of `MPI_COMM_WORLD`, and memory in which it lies as it
+/// is packed. None if it is another one, or an argument is wrong.
 #[inline(always)]
-fn in_world(
-    data: (Ptr, i64, Datatype),
-    rank: c_int,
-    comm: Comm,
-) -> Option<(&'static Tags, u32, (NonNull<u8>, usize))> {
+fn in_world(data: (Ptr, i64, Datatype), rank: c_int, comm: Comm) -> Option<Place> {
     if comm != c::COMM_WORLD {
         return None;
     }
@@ -41,7 +39,7 @@ fn in_world(
         None => NonNull::dangling(),
         Some(at) => at,
     };
-    Some((world.tags().ok()?, rank, (at, len)))
+    Some((world.tags().ok()?, rank, at, len))
 }
 
 /// `MPI_Send` of a message that can leave at once, in the usual case. None, with nothing done, if it cannot,
@@ -55,7 +53,7 @@ pub unsafe fn send(
     tag: c_int,
     comm: Comm,
 ) -> Option<Result<()>> {
-    let (tags, to, (at, len)) = in_world((buf, count, of), dest, comm)?;
+    let (tags, to, at, len) = in_world((buf, count, of), dest, comm)?;
     let tag = u32::try_from(tag).ok()?;
     // SAFETY: the arguments are as the standard says: there are `len` bytes, which nobody writes to
     // meanwhile.
@@ -84,7 +82,7 @@ pub unsafe fn recv(
     if !takes_receives(comm) {
         return None;
     }
-    let (tags, from, (at, len)) = in_world((buf, count, of), source, comm)?;
+    let (tags, from, at, len) = in_world((buf, count, of), source, comm)?;
     let wanted = if tag == c::ANY_TAG { None } else { Some(u32::try_from(tag).ok()?) };
     // SAFETY: the arguments are as the standard says; the program leaves the memory alone meanwhile.
     let mut room = unsafe { Region::new(at.as_ptr(), len) };

@@ -230,7 +230,7 @@ impl Tags {
             let id = self.node().tagged().start_receive_tagged(pattern, buffer)?;
             let (result, back) = Receive::new(&self.shared, id).finish()?;
             *buffer = back;
-            return Ok(result?);
+            return result;
         }
         match self.node().tagged().receive_tagged(pattern, buffer, None)? {
             Received::Ended(result) => Ok(result?),
