@@ -22,6 +22,7 @@ impl Region {
     /// Until the region is dropped, the memory is valid for reads from any thread, and nobody else writes to
     /// it. If it is used for a receive, it is valid for writes, and nobody else reads it either. `len` is at
     /// most `isize::MAX`.
+    #[inline]
     pub unsafe fn new(at: *mut u8, len: usize) -> Region {
         let at = if len == 0 { None } else { NonNull::new(at) };
         Region { len: if at.is_some() { len } else { 0 }, at: at.unwrap_or(NonNull::dangling()) }

@@ -17,7 +17,7 @@ mod words;
 
 pub use receiver::{Peeked, Receiver};
 pub use sender::Sender;
-pub use words::PoppedLine;
+pub use words::{LineWords, PeekedLine, PoppedLine};
 
 use crate::Segment;
 use crate::segment::Lines;

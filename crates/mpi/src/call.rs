@@ -31,15 +31,49 @@ pub enum Object {
 #[inline]
 pub fn call(name: &'static str, object: Object, body: impl FnOnce() -> Result<()>) -> c_int {
     let began = if state::is_plain() { None } else { enter(name) };
-    let code = match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(())) => SUCCESS,
-        Ok(Err(error)) => failed(name, object, &error),
-        Err(_) => failed(name, object, &Error::new(ERR_INTERN, "the library panicked; see standard error")),
-    };
+    let code =
+        guarded(name, object, || body().map_or_else(|error| failed(name, object, &error), |()| SUCCESS));
     if let Some(began) = began {
         trace::leave(name, began, code);
     }
     code
+}
+
+/// As [`call`], for a function that short messages make frequent. `short` does its work in the usual case; if
+/// it returns `None`, it has done nothing, and `body` is called.
+#[inline(always)]
+pub fn call_short(
+    name: &'static str,
+    object: Object,
+    short: impl FnOnce() -> Option<Result<()>>,
+    body: impl FnOnce() -> Result<()>,
+) -> c_int {
+    const NOTHING_DONE: c_int = c_int::MIN;
+    if state::is_plain() {
+        let code = guarded(name, object, || match short() {
+            Some(Ok(())) => SUCCESS,
+            Some(Err(error)) => failed(name, object, &error),
+            None => NOTHING_DONE,
+        });
+        if code != NOTHING_DONE {
+            return code;
+        }
+    }
+    call_apart(name, object, body)
+}
+
+// A call, so that short messages do not pay for its registers.
+#[inline(never)]
+fn call_apart(name: &'static str, object: Object, body: impl FnOnce() -> Result<()>) -> c_int {
+    call(name, object, body)
+}
+
+/// Panics end here.
+#[inline(always)]
+fn guarded(name: &'static str, object: Object, body: impl FnOnce() -> c_int) -> c_int {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
+        failed(name, object, &Error::new(ERR_INTERN, "the library panicked; see standard error"))
+    })
 }
 
 /// What a function that is not implemented does.
@@ -75,6 +109,7 @@ pub(crate) fn report(text: &str) {
 }
 
 #[cold]
+#[inline(never)]
 fn failed(name: &'static str, object: Object, error: &Error) -> c_int {
     if !state::is_running() {
         // There is no communicator whose error handler could be called.

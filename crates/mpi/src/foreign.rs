@@ -36,11 +36,13 @@ impl<T> fmt::Debug for Foreign<T> {
 
 impl<T> Foreign<T> {
     /// Whether it may be read and written is for the caller of [`get`](Self::get) and [`set`](Self::set).
+    #[inline]
     pub const fn new(at: *mut c_void, codec: &'static Codec<T>) -> Foreign<T> {
         Foreign { at, codec }
     }
 
     /// Whether the program passed no memory, or said that it ignores the value.
+    #[inline]
     pub fn is_null(&self) -> bool {
         self.at.is_null()
     }
@@ -55,6 +57,7 @@ impl<T> Foreign<T> {
     /// # Safety
     ///
     /// The program has passed an array with that many values.
+    #[inline]
     pub unsafe fn get(&self, index: usize) -> T {
         // SAFETY: as promised by the caller; the codec fits the type of the parameter.
         unsafe { (self.codec.get)(self.at, index) }
@@ -65,6 +68,7 @@ impl<T> Foreign<T> {
     /// # Safety
     ///
     /// The program has passed an array with room for that many values, or a null pointer.
+    #[inline]
     pub unsafe fn set(&self, index: usize, value: T) {
         if !self.at.is_null() {
             // SAFETY: as promised by the caller; the codec fits the type of the parameter.

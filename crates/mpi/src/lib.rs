@@ -25,6 +25,7 @@ pub mod foreign;
 pub mod handle;
 pub mod language;
 pub mod op;
+pub mod short;
 pub mod standard;
 
 mod attribute;

@@ -228,6 +228,14 @@ pub fn span(at: *mut c_void, count: i64, handle: Datatype) -> Option<(*mut u8, u
     (isize::try_from(len).is_ok() && (len == 0 || !at.is_null())).then_some((at.cast(), len))
 }
 
+/// As [`span`]; none for more than 2^32 copies, either.
+#[inline(always)]
+pub fn short_span(at: *mut c_void, count: i64, handle: Datatype) -> Option<(*mut u8, usize)> {
+    let size = DENSE_SIZES.get(handle.0.wrapping_sub(FIRST_TYPE)).filter(|size| **size > 0)?;
+    let len = usize::try_from(u32::try_from(count).ok()?).ok()? * usize::from(*size);
+    (len == 0 || !at.is_null()).then_some((at.cast(), len))
+}
+
 /// The sizes of predefined datatypes whose copies lie in memory as they are packed; 0 of others.
 static DENSE_SIZES: LazyLock<[u16; 0x100]> = LazyLock::new(|| {
     let mut sizes = [0; 0x100];
@@ -237,6 +245,12 @@ static DENSE_SIZES: LazyLock<[u16; 0x100]> = LazyLock::new(|| {
     }
     sizes
 });
+
+/// [`WORLD`] without a reference to count.
+#[inline(always)]
+pub fn world() -> &'static Communicator {
+    &WORLD
+}
 
 /// A communicator for the time of one call: that of all ranks without counting a reference.
 pub enum CommRef {

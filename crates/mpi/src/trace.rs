@@ -1,8 +1,8 @@
 //! What a rank calls and how long it takes, on request: two lines for each call (`TAUTLINE_MPI_TRACE`), and
 //! a table at `MPI_Finalize` of time per function and bytes per peer (`TAUTLINE_MPI_SUMMARY`).
 //!
-//! A process that asks for neither pays one load per message; [`call`](crate::call::call) looks at the phase
-//! of the library anyway.
+//! A process that asks for neither pays one load per message, or none ([`short`](crate::short));
+//! [`call`](crate::call::call) looks at the phase of the library anyway.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsString, c_int};

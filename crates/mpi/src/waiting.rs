@@ -54,10 +54,14 @@ pub fn note_started_collective() {
 
 /// For how long a call may wait for one operation without looking after others; none if there are others
 /// that make progress only in calls like this one. Makes progress with those.
-#[inline]
 pub fn time_alone() -> Option<Duration> {
-    let others = STARTS_COLLECTIVES.load(Ordering::Acquire) || BACKGROUND_LEN.load(Ordering::Acquire) > 0;
-    if others { time_beside_others() } else { Some(IDLE) }
+    if may_have_others() { time_beside_others() } else { Some(IDLE) }
+}
+
+/// Whether there may be operations that make progress only in calls that wait.
+#[inline]
+pub fn may_have_others() -> bool {
+    STARTS_COLLECTIVES.load(Ordering::Acquire) || BACKGROUND_LEN.load(Ordering::Acquire) > 0
 }
 
 #[inline(never)]

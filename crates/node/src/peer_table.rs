@@ -53,7 +53,7 @@ impl<T> PeerTable<T> {
     }
 
     /// The value of a peer, to be changed.
-    #[inline]
+    #[inline(always)]
     pub fn get_mut(&mut self, peer: Rank) -> Option<&mut T> {
         let place = self.find(peer);
         self.values.get_mut(place)

@@ -18,6 +18,9 @@ macro_rules! functions {
 () => { $crate::export! {
 ";
 
+/// Functions of which the core has another form, for the usual case.
+const SHORT: [&str; 2] = ["send", "recv"];
+
 pub fn text(table: &Table, implemented: &BTreeSet<String>) -> Result<String> {
     let mut out = HEAD.to_owned();
     for (function, wide) in table.exports() {
@@ -67,6 +70,11 @@ fn body(function: &Function, wide: bool, implemented: &BTreeSet<String>) -> Stri
     let name = function.c_name(wide);
     if unsupported {
         return format!("unsupported(\"{name}\", {object})");
+    }
+    if SHORT.contains(&core.as_str()) {
+        return format!(
+            "call_short(\"{name}\", {object}, || short::{core}({arguments}), || api::{core}({arguments}))"
+        );
     }
     format!("call(\"{name}\", {object}, || api::{core}({arguments}))")
 }

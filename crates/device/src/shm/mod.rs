@@ -23,7 +23,7 @@ use tautline_mem::{Barrier, PeerPages, Segment};
 
 pub use tautline_mem::{LanePages, RingNumber};
 
-pub use tautline_mem::ring::PoppedLine;
+pub use tautline_mem::ring::{PeekedLine, PoppedLine};
 
 pub use tautline_mem::pool::{Extent, POOL_UNIT, Pool, PoolView, ReturnStatus};
 pub use tautline_mem::ring::InlineFrame;

@@ -1,6 +1,6 @@
 //! Frames whose heads are words, and copies from shared memory straight into apertures.
 
-use tautline_mem::ring::{LINE_DATA_WORDS, PoppedLine};
+use tautline_mem::ring::{LINE_DATA_WORDS, PeekedLine, PoppedLine};
 use tautline_mem::{ApertureMemory, OutOfRange};
 
 use super::Shm;
@@ -25,6 +25,20 @@ impl Shm {
     #[inline(always)]
     pub fn pop_words(&mut self, wanted: impl FnOnce(u8) -> bool) -> PoppedLine {
         self.take_with(|rx| rx.pop_words(wanted))
+    }
+
+    /// Returns the words of the next frame if it has up to [`super::LINE_FRAME`] bytes, without taking it.
+    #[inline(always)]
+    pub fn peek_line(&self) -> PeekedLine<'_> {
+        self.rx.peek_line()
+    }
+
+    /// Takes the frame that [`Shm::peek_line`] returned.
+    #[inline(always)]
+    pub fn skip_line(&mut self) {
+        if self.rx.skip_line() {
+            self.wake_if_asleep();
+        }
     }
 
     /// Returns the first words of the frame whose length [`Shm::peek`] returned.

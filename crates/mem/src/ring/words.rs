@@ -3,6 +3,7 @@
 #[cfg(not(loom))]
 use super::MAX_SPAN;
 use super::{LINE_DATA, LINE_DATA_WORDS, Receiver};
+use crate::segment::Line;
 use crate::sync::Ordering;
 #[cfg(not(loom))]
 use crate::{ApertureMemory, OutOfRange};
@@ -18,7 +19,61 @@ pub enum PoppedLine {
     Words(usize, [u64; LINE_DATA_WORDS]),
 }
 
+/// The words of a line. Each is to be read once: the sender can change it.
+#[derive(Clone, Copy, Debug)]
+pub struct LineWords<'a>(&'a Line);
+
+impl LineWords<'_> {
+    /// Reads a word.
+    ///
+    /// # Panics
+    /// If the line does not have as many.
+    #[inline(always)]
+    pub fn get(&self, at: usize) -> u64 {
+        self.0[1 + at].load(Ordering::Relaxed)
+    }
+}
+
+/// The result of [`Receiver::peek_line`].
+#[derive(Clone, Copy, Debug)]
+pub enum PeekedLine<'a> {
+    /// Nothing yet.
+    Empty,
+    /// A frame longer than a line, or the end.
+    Other,
+    /// A frame of this many bytes.
+    Words(usize, LineWords<'a>),
+}
+
 impl Receiver {
+    /// Returns the words of the next frame if it fits a line, without taking it.
+    #[inline(always)]
+    pub fn peek_line(&self) -> PeekedLine<'_> {
+        let line = self.memory.lines.get(self.lines);
+        match self.len_in(line, self.lines) {
+            None => PeekedLine::Empty,
+            Some(len) if len as usize <= LINE_DATA => PeekedLine::Words(len as usize, LineWords(line)),
+            Some(_) => PeekedLine::Other,
+        }
+    }
+
+    /// Takes the frame that [`Receiver::peek_line`] returned. True if that published room to the sender.
+    #[inline(always)]
+    pub fn skip_line(&mut self) -> bool {
+        self.lines += 1;
+        self.publish_when_due()
+    }
+
+    /// Publishes what was taken when it is a quarter of the ring's lines. True if it did.
+    #[inline(always)]
+    fn publish_when_due(&mut self) -> bool {
+        let due = self.lines - self.published_lines >= self.memory.shape.lines as u64 / 4;
+        if due {
+            self.publish();
+        }
+        due
+    }
+
     /// Takes the next frame if it fits a line and `wanted` accepts its first byte.
     #[inline(always)]
     pub fn pop_words(&mut self, wanted: impl FnOnce(u8) -> bool) -> PoppedLine {
@@ -31,9 +86,7 @@ impl Receiver {
         }
         self.lines += 1;
         // The frame took no bytes.
-        if self.lines - self.published_lines >= self.memory.shape.lines as u64 / 4 {
-            self.publish();
-        }
+        self.publish_when_due();
         PoppedLine::Words(len, words)
     }
 

@@ -20,9 +20,10 @@ mod prelude {
     use std::ffi::{c_int, c_void};
 
     pub use tautline_mpi::api;
-    pub use tautline_mpi::call::{Object, call, unsupported};
+    pub use tautline_mpi::call::{Object, call, call_short, unsupported};
     pub use tautline_mpi::foreign::Foreign;
     pub use tautline_mpi::handle::*;
+    pub use tautline_mpi::short;
     pub use tautline_mpi::standard::codec;
 
     /// Every pointer of the interface.

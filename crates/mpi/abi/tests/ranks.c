@@ -364,6 +364,40 @@ static void grid(void) {
   OK(MPI_Comm_free(&cart));
 }
 
+/* Rank 0 sends messages of up to 80 bytes, which rank 1 receives with a byte more room, or with a byte too
+ * little. */
+static void short_messages(void) {
+  enum { LONGEST = 80, ROUNDS_EACH = 40 };
+  unsigned char out[LONGEST], in[LONGEST + 1];
+  MPI_Status status;
+  int count, class;
+  if (size < 2 || rank > 1) return;
+  OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+  for (int len = 0; len <= LONGEST; len++) {
+    for (int round = 0; round < ROUNDS_EACH; round++) {
+      for (int i = 0; i < len; i++) out[i] = (unsigned char)(len + round + i);
+      if (rank == 0) {
+        OK(MPI_Send(len ? out : NULL, len, MPI_BYTE, 1, len, MPI_COMM_WORLD));
+        OK(MPI_Recv(NULL, 0, MPI_BYTE, 1, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+        continue;
+      }
+      int cut = len > 0 && round % 4 == 3, room = cut ? len - 1 : len + 1;
+      int tag = round % 2 ? len : MPI_ANY_TAG;
+      memset(in, 0xee, sizeof in);
+      status.MPI_ERROR = 12345;
+      int code = MPI_Recv(in, room, MPI_BYTE, 0, tag, MPI_COMM_WORLD, &status);
+      OK(MPI_Error_class(code, &class));
+      CHECK(class == (cut ? MPI_ERR_TRUNCATE : MPI_SUCCESS));
+      CHECK(status.MPI_SOURCE == 0 && status.MPI_TAG == len && (cut || status.MPI_ERROR == 12345));
+      OK(MPI_Get_count(&status, MPI_BYTE, &count));
+      CHECK(cut || count == len);
+      CHECK(!memcmp(in, out, cut ? room : len) && in[cut ? room : len] == 0xee);
+      OK(MPI_Send(NULL, 0, MPI_BYTE, 0, 1, MPI_COMM_WORLD));
+    }
+  }
+  OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_ARE_FATAL));
+}
+
 static void errors(void) {
   int value = 0, class;
   OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
@@ -454,6 +488,7 @@ int main(int argc, char **argv) {
   everybody(1);
   everybody(300);
   everybody(100000);
+  short_messages();
   wildcards();
   columns();
   persistent();

@@ -26,6 +26,7 @@ mod prelude {
     pub use tautline_mpi::call::Object;
     use tautline_mpi::error::Result;
     pub use tautline_mpi::foreign::Foreign;
+    pub use tautline_mpi::short;
 
     pub use crate::convert::{codec, from, to};
 
@@ -134,6 +135,17 @@ mod prelude {
     #[inline]
     pub fn call(name: &'static str, object: Object, body: impl FnOnce() -> Result<()>) -> c_int {
         to::code(tautline_mpi::call::call(name, object, body))
+    }
+
+    /// As [`call`], for a function that short messages make frequent.
+    #[inline(always)]
+    pub fn call_short(
+        name: &'static str,
+        object: Object,
+        short: impl FnOnce() -> Option<Result<()>>,
+        body: impl FnOnce() -> Result<()>,
+    ) -> c_int {
+        to::code(tautline_mpi::call::call_short(name, object, short, body))
     }
 
     /// What a function that is not implemented does.

@@ -37,7 +37,8 @@ pub(super) fn finish(operation: &mut Operation) -> Result<()> {
 }
 
 /// Sets a status as functions for one request do: the error stays as it is.
-pub(super) unsafe fn set_status(status: Foreign<Status>, index: usize, value: Status) {
+#[inline(always)]
+pub(crate) unsafe fn set_status(status: Foreign<Status>, index: usize, value: Status) {
     if !status.is_null() {
         // SAFETY: the arguments are as the standard says.
         unsafe { status.set(index, Status { error: status.get(index).error, ..value }) };

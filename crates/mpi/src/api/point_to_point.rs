@@ -17,7 +17,7 @@ use crate::handle::{Comm, Datatype, Request};
 use crate::network::failure;
 use crate::objects::{self, Communicator};
 use crate::operation::{Completion, Operation, Receiving};
-use crate::{request, trace, waiting};
+use crate::{request, short, state, trace, waiting};
 
 /// The status of a receive from `MPI_PROC_NULL`.
 pub(super) const FROM_NOBODY: Status = Status { source: c::PROC_NULL, ..Status::EMPTY };
@@ -148,6 +148,20 @@ unsafe fn send_at_once(data: (Ptr, i64, Datatype), (dest, tag, comm): (c_int, c_
     Ok(sent)
 }
 
+/// The end of a receive that has failed.
+#[cold]
+#[inline(never)]
+pub(crate) unsafe fn fail_receive(
+    comm: &Communicator,
+    room: u64,
+    error: tautline::Error,
+    status: Foreign<Status>,
+) -> Result<()> {
+    let failed = Receiving::failed(comm, room, error);
+    // SAFETY: the arguments are as the standard says.
+    unsafe { finish(&mut Operation::Ended(failed), status) }
+}
+
 /// What [`receive_at_once`] has done.
 enum Quick {
     /// It has received a message.
@@ -165,12 +179,12 @@ enum Quick {
 /// # Safety
 ///
 /// The arguments are as the standard says.
-#[inline(always)]
 unsafe fn receive_at_once(
     data: (Ptr, i64, Datatype),
     (source, tag, comm): (c_int, c_int, Comm),
 ) -> Result<Quick> {
     let Some((at, len)) = objects::span(data.0, data.1, data.2) else { return Ok(Quick::Nothing) };
+    let was_tried = state::is_plain() && short::takes_receives(comm);
     let (Some(time), Ok(index)) = (waiting::time_alone(), usize::try_from(source)) else {
         return Ok(Quick::Nothing);
     };
@@ -179,8 +193,14 @@ unsafe fn receive_at_once(
     let wanted = if tag == c::ANY_TAG { None } else { Some(check_tag(tag)?) };
     // SAFETY: as promised by the caller; the program leaves the memory alone until the call returns, and the
     // receive is over or dropped by then.
-    let room = unsafe { Region::new(at, len) };
-    match object.tags()?.receive_lent(from, wanted, room, time) {
+    let mut room = unsafe { Region::new(at, len) };
+    let tags = object.tags()?;
+    let received = if was_tried { None } else { tags.receive_at_once(from, wanted, &mut room) };
+    let received = match received {
+        Some(ended) => ended.map(Ok).map_err(tautline::Error::from),
+        None => tags.receive_lent(from, wanted, room, time),
+    };
+    match received {
         Ok(Ok(found)) => {
             trace::received(found.source, found.len);
             let (tag, bytes) = (found.tag.cast_signed(), found.len);

@@ -1,7 +1,7 @@
 //! Taking frames out of the memory that a channel shares with its peer, sleeping, and the end. A channel of
 //! another kind shares no memory: it has no frames here, and no peer that rings.
 
-use tautline_device::shm::{InlineFrame, LINE_WORDS, PoppedLine};
+use tautline_device::shm::{InlineFrame, LINE_WORDS, PeekedLine, PoppedLine};
 use tautline_mem::ApertureMemory;
 use tautline_wire::record;
 
@@ -74,10 +74,22 @@ impl Channel {
         }
     }
 
-    /// As [`Channel::pop_served_words`]; none unless memory is shared with the peer.
+    /// Returns the words of the next frame if memory is shared with the peer and the frame fits a line,
+    /// without taking it.
     #[inline(always)]
-    pub(crate) fn pop_shared_words(&mut self) -> Option<PoppedLine> {
-        self.shm_mut().map(super::ShmChannel::pop_served_words)
+    pub(crate) fn peek_line(&self) -> PeekedLine<'_> {
+        match &self.kind {
+            Kind::Shm(shm) => shm.peek_line(),
+            _ => PeekedLine::Other,
+        }
+    }
+
+    /// Takes the frame that [`Channel::peek_line`] returned.
+    #[inline(always)]
+    pub(crate) fn skip_line(&mut self) {
+        if let Kind::Shm(shm) = &mut self.kind {
+            shm.skip_line();
+        }
     }
 
     /// Returns the length and the first words of the next frame, if it holds memory or tag records.

@@ -1,8 +1,8 @@
 //! The shared-memory kind: rings that this process shares with a peer on its host (S-1 … S-8, S-28).
 
 use tautline_device::shm::{
-    Extent, INLINE_FRAME, InlineFrame, LINE_FRAME, LINE_WORDS, LoanError, MAX_FRAMES, PoolView, PoppedLine,
-    Shm,
+    Extent, INLINE_FRAME, InlineFrame, LINE_FRAME, LINE_WORDS, LoanError, MAX_FRAMES, PeekedLine, PoolView,
+    PoppedLine, Shm,
 };
 use tautline_device::{Channel as _, RxBatch, RxFrame};
 use tautline_link::Death;
@@ -386,6 +386,18 @@ impl ShmChannel {
     /// Takes the frame whose length [`ShmChannel::peek`] returned into exactly as many bytes.
     pub(crate) fn take(&mut self, out: &mut [u8]) {
         self.shm.take(out);
+    }
+
+    /// Returns the words of the next frame if it fits a line, without taking it.
+    #[inline(always)]
+    pub(super) fn peek_line(&self) -> PeekedLine<'_> {
+        self.shm.peek_line()
+    }
+
+    /// Takes the frame that [`ShmChannel::peek_line`] returned.
+    #[inline(always)]
+    pub(super) fn skip_line(&mut self) {
+        self.shm.skip_line();
     }
 
     /// Takes the next frame if it is a small memory or tag record.

@@ -9,7 +9,9 @@ use super::Endpoint;
 use crate::group_waits::{self, GroupWaitId, GroupWaits};
 use crate::lane::{Lane, Polled};
 use crate::multicast::{MulticastReceiveId, MulticastSendId};
-use crate::tags::{Buffer, ClaimId, Ended, Failure, Mode, Pattern, ReceiveId, SendId, Sent, Status};
+use crate::tags::{
+    Buffer, ClaimId, Ended, Failure, Mode, Pattern, ReceiveId, Region, Room, SendId, Sent, Status,
+};
 use crate::{Rank, SendError};
 
 /// The verbs of messages with tags. Made by [`Endpoint::tagged`].
@@ -18,18 +20,22 @@ pub struct Tagged<'a>(pub(super) &'a Endpoint);
 
 impl Tagged<'_> {
     /// Sends a short message at once, if nothing is in the way. False, with nothing done, otherwise.
-    #[inline]
+    #[inline(always)]
     pub fn try_send_tagged(&self, to: (Rank, u32, u32), bytes: &[u8]) -> Result<bool, SendError> {
         let mut lane = self.0.lock()?;
         let sent = lane.send_tagged(|| self.0.shared.clock.now(), to, bytes);
         if sent {
             self.0.shared.polls.polled();
             if !lane.port.dirty().is_empty() && lane.port.batch_depth == 0 {
-                let now = self.0.shared.clock.now();
-                lane.service(now);
+                self.serve(&mut lane);
             }
         }
         Ok(sent)
+    }
+
+    #[inline(never)]
+    fn serve(&self, lane: &mut Lane) {
+        lane.service(self.0.shared.clock.now());
     }
 
     /// Begins to send a message to a rank, with a context and a tag. It goes on by itself.
@@ -128,6 +134,17 @@ impl Tagged<'_> {
             }
             self.post(&mut lane, pattern, buffer)?
         };
+        self.wait_received_tagged(id, buffer, time)
+    }
+
+    /// Waits for the end of a receive for `time`, or without end, and gives its buffer back if it has ended.
+    #[inline]
+    pub fn wait_received_tagged(
+        &self,
+        id: ReceiveId,
+        buffer: &mut Buffer,
+        time: Option<Duration>,
+    ) -> Result<Received, SendError> {
         let mut taken = None;
         let waited = self.wait_served(time, |lane| {
             taken = lane.tags.take_received(id);
@@ -146,45 +163,67 @@ impl Tagged<'_> {
         })
     }
 
+    /// Receives a message of a named local peer, if it is here or comes within a moment, and no receive has
+    /// to be posted for it (E-15). None, with nothing done, otherwise; then it must be posted
+    /// ([`Tagged::start_receive_tagged`]).
+    #[inline(always)]
+    pub fn try_receive_tagged(&self, pattern: Pattern, room: &mut Region) -> Option<Result<Status, Failure>> {
+        let mut lane = self.0.lock().ok()?;
+        self.receive_at_once(&mut lane, &pattern, room)
+    }
+
     /// Looks for a message of a named local peer for a moment, without posting a receive (E-15).
-    #[inline]
+    #[inline(always)]
     fn receive_at_once(
         &self,
         lane: &mut Lane,
         pattern: &Pattern,
-        buffer: &mut Buffer,
+        room: &mut impl Room,
     ) -> Option<Result<Status, Failure>> {
         let source = pattern.source?;
         let must_post = lane.port.closed || lane.local.poll.asleep || lane.memory.wants_time();
         if must_post || !lane.tags.may_take(pattern) {
             return None;
         }
-        let mut spins = None;
+        let ended = match lane.receive_line(source, pattern, room) {
+            Polled::Found(ended) => ended,
+            Polled::Other => return None,
+            Polled::Nothing => self.receive_soon(lane, source, pattern, room)?,
+        };
+        lane.tags.set_used();
+        self.serve_now(lane);
+        Some(ended)
+    }
+
+    // A call, so that a message that is here does not pay for its registers.
+    #[inline(never)]
+    fn receive_soon(
+        &self,
+        lane: &mut Lane,
+        source: Rank,
+        pattern: &Pattern,
+        room: &mut impl Room,
+    ) -> Option<Result<Status, Failure>> {
+        let mut spins = self.0.first_spins(lane);
         loop {
-            match lane.receive_line(source, pattern, buffer) {
-                Polled::Found(ended) => {
-                    lane.tags.set_used();
-                    self.serve_now(lane);
-                    return Some(ended);
-                }
+            spins -= 1;
+            if spins == 0 || !lane.may_spin() {
+                return None;
+            }
+            std::hint::spin_loop();
+            match lane.receive_line(source, pattern, room) {
+                Polled::Found(ended) => return Some(ended),
                 Polled::Other => return None,
-                Polled::Nothing => {
-                    let spins = spins.get_or_insert_with(|| self.0.first_spins(lane));
-                    *spins -= 1;
-                    if *spins == 0 || !lane.may_spin() {
-                        return None;
-                    }
-                    std::hint::spin_loop();
-                }
+                Polled::Nothing => {}
             }
         }
     }
 
     /// Sends what a receive has asked for, or other answers, at once.
-    #[inline]
+    #[inline(always)]
     fn serve_now(&self, lane: &mut Lane) {
         if lane.tags.is_busy() {
-            lane.service(self.0.shared.clock.now());
+            self.serve(lane);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use tautline_device::shm::{LINE_WORDS, PoppedLine};
+use tautline_device::shm::{LINE_WORDS, PeekedLine, PoppedLine};
 use tautline_device::{RxBatch, RxFrame};
 use tautline_link::{Arrival, Death, Nanos};
 use tautline_mem::ApertureMemory;
@@ -13,7 +13,7 @@ use super::Lane;
 use super::frames::FrameBatch;
 use super::inbox::{Delivery, Place};
 use crate::channel::Ahead;
-use crate::tags::{Buffer, Failure, Pattern, Status};
+use crate::tags::{Failure, Pattern, Room, Status};
 use crate::{Down, PeerId, PeerState, Rank};
 
 /// Memory records of one peer that are served before everything else has its turn.
@@ -317,30 +317,28 @@ impl Lane {
         }
     }
 
-    /// Takes the next record of a local peer if it is a message for a receive, which is not posted (E-15);
-    /// serves other records. None if there was no such message. Only after [`crate::tags::Tags::may_take`].
-    #[inline]
+    /// Takes the next record of a local peer if it is a message for a receive, which is not posted (E-15).
+    /// Only after [`crate::tags::Tags::may_take`].
+    #[inline(always)]
     pub(crate) fn receive_line(
         &mut self,
         source: Rank,
         pattern: &Pattern,
-        buffer: &mut Buffer,
+        room: &mut impl Room,
     ) -> Polled<Result<Status, Failure>> {
         let Lane { peers, tags, .. } = self;
         let Some(peer) = peers.get_mut(source) else { return Polled::Other };
-        let Some(line) = peer.channel.pop_shared_words() else { return Polled::Other };
-        match line {
-            PoppedLine::Empty => Polled::Nothing,
-            PoppedLine::Words(len, words) => {
-                match tags.take_line(peer.id(), (pattern, buffer), len, &words) {
-                    Some(ended) => Polled::Found(ended),
-                    None => {
-                        self.serve_lines(source, PoppedLine::Words(len, words));
-                        Polled::Other
-                    }
-                }
+        let (len, words) = match peer.channel.peek_line() {
+            PeekedLine::Empty => return Polled::Nothing,
+            PeekedLine::Other => return Polled::Other,
+            PeekedLine::Words(len, words) => (len, words),
+        };
+        match tags.take_line(peer.id(), (pattern, room), len, |at| words.get(at)) {
+            Some(ended) => {
+                peer.channel.skip_line();
+                Polled::Found(ended)
             }
-            PoppedLine::Other => Polled::Other,
+            None => Polled::Other,
         }
     }
 

@@ -202,7 +202,7 @@ impl Lane {
     // Messages with tags.
 
     /// Sends a short message at once if nothing is in the way. False, with nothing done, otherwise.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn send_tagged(
         &mut self,
         now: impl FnOnce() -> Nanos,

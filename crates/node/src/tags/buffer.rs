@@ -4,7 +4,69 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use tautline_device::shm::LINE_FRAME;
 use tautline_mem::Region;
+use tautline_wire::tags::EAGER_HEAD;
+
+/// The longest message in a line.
+pub(super) const LINE_DATA: usize = LINE_FRAME - EAGER_HEAD;
+
+/// What a message of one line can be received into.
+pub(crate) trait Room {
+    /// Returns how many bytes there is room for.
+    fn len(&self) -> u64;
+
+    /// Writes `len` bytes, at most [`LINE_DATA`], which are given as words; those for which there is no room
+    /// are dropped.
+    fn write_words(&mut self, len: usize, word: impl Fn(usize) -> u64);
+}
+
+impl Room for Region {
+    #[inline(always)]
+    fn len(&self) -> u64 {
+        self.len() as u64
+    }
+
+    #[inline(always)]
+    fn write_words(&mut self, len: usize, word: impl Fn(usize) -> u64) {
+        write_words(self.as_mut_slice(), len, word);
+    }
+}
+
+impl Room for Buffer {
+    #[inline]
+    fn len(&self) -> u64 {
+        self.len()
+    }
+
+    #[inline]
+    fn write_words(&mut self, len: usize, word: impl Fn(usize) -> u64) {
+        match self {
+            Buffer::Whole(bytes) => write_words(bytes, len, word),
+            Buffer::Lent(region) => write_words(region.as_mut_slice(), len, word),
+            _ => {
+                let mut data = [0; LINE_DATA];
+                write_words(&mut data, len, word);
+                self.write(0, &data[..len]);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn write_words(out: &mut [u8], len: usize, word: impl Fn(usize) -> u64) {
+    let len = len.min(out.len());
+    let (whole, rest) = out[..len].as_chunks_mut::<8>();
+    // A branch for each word costs less than a loop.
+    for at in 0..LINE_DATA / 8 {
+        let Some(part) = whole.get_mut(at) else { break };
+        *part = word(at).to_le_bytes();
+    }
+    if !rest.is_empty() {
+        let last = word(whole.len()).to_le_bytes();
+        rest.iter_mut().zip(last).for_each(|(to, byte)| *to = byte);
+    }
+}
 
 /// Where the bytes of a message come from, or go to.
 ///

@@ -21,6 +21,7 @@ mod tests;
 use std::collections::VecDeque;
 
 pub use buffer::Buffer;
+pub(crate) use buffer::Room;
 pub use matching::{Key, Pattern};
 pub use requests::{Ended, Failure, Status};
 pub(crate) use sends::Sent;

@@ -1,8 +1,8 @@
 //! Receives: posting, probing, claiming and cancelling, and a message's way into its receive.
 
-use tautline_device::shm::{LINE_FRAME, LINE_WORDS};
 use tautline_wire::tags::{EAGER_HEAD, whole_message};
 
+use super::buffer::{LINE_DATA, Room};
 use super::matching::{Key, Pattern, Posted};
 use super::peers::{Answer, Into};
 use super::requests::{Ended, Failure, Status};
@@ -11,9 +11,6 @@ use crate::memory::Name;
 use crate::{PeerId, Rank, SendError};
 
 const TOO_MANY: SendError = SendError::TooMany("receives whose results nobody has taken");
-
-/// The longest message in a line.
-const LINE_DATA: usize = LINE_FRAME - EAGER_HEAD;
 
 /// Of so many receives one is posted, whatever comes next.
 const POSTED_EVERY: u32 = 16;
@@ -64,7 +61,7 @@ impl Tags {
     /// Whether a message that arrives next and that a pattern takes need not be posted for: nothing is in
     /// the queues that comes before either (E-15). Every [`POSTED_EVERY`]th time it is not so, that other
     /// rings have their turns.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn may_take(&mut self, pattern: &Pattern) -> bool {
         self.direct = self.direct.wrapping_add(1);
         !self.direct.is_multiple_of(POSTED_EVERY)
@@ -72,17 +69,18 @@ impl Tags {
             && self.matcher.takes_next(pattern)
     }
 
-    /// Receives a frame of `len` bytes that came in a line into `buffer`, if it is a whole message that the
-    /// pattern takes. Only after [`Tags::may_take`].
-    #[inline]
+    /// Receives a frame of `len` bytes that came in a line into `room`, if it is a whole message that the
+    /// pattern takes. `word` reads a word of the line, each of which is read once. Only after
+    /// [`Tags::may_take`].
+    #[inline(always)]
     pub(crate) fn take_line(
         &mut self,
         from: PeerId,
-        (pattern, buffer): (&Pattern, &mut Buffer),
+        (pattern, room): (&Pattern, &mut impl Room),
         len: usize,
-        words: &[u64; LINE_WORDS],
+        word: impl Fn(usize) -> u64,
     ) -> Option<Result<Status, Failure>> {
-        let (context, tag, bytes) = whole_message([words[0], words[1]], len)?;
+        let (context, tag, bytes) = whole_message([word(0), word(1)], len)?;
         let key = Key { context, source: from.rank, tag };
         let peer = self.peers.get_mut(from.rank)?;
         // What exceeds the credit is for the usual way to judge.
@@ -94,13 +92,8 @@ impl Tags {
         if tell {
             self.mark_busy(from.rank);
         }
-        let mut data = [0; LINE_DATA];
-        for (bytes, word) in data.as_chunks_mut::<8>().0.iter_mut().zip(&words[2..]) {
-            *bytes = word.to_le_bytes();
-        }
-        let room = buffer.len();
-        buffer.write(0, &data[..bytes]);
-        Some(if status.len > room { Err(Failure::Truncated(status)) } else { Ok(status) })
+        room.write_words(bytes, |at| word(EAGER_HEAD / 8 + at));
+        Some(if status.len > room.len() { Err(Failure::Truncated(status)) } else { Ok(status) })
     }
 
     /// Takes the buffer, and leaves it if there is an error.

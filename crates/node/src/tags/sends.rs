@@ -30,41 +30,34 @@ pub(crate) enum Sent {
 
 impl Tags {
     /// Sends a short message at once, if nothing is in the way. False, with nothing done, otherwise.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn send_at_once(
         &mut self,
         writer: &mut impl RecordWriter,
         now: impl FnOnce() -> Nanos,
-        (rank, context, tag): (Rank, u32, u32),
+        to: (Rank, u32, u32),
         bytes: &[u8],
     ) -> bool {
-        let fenced = !self.fences.is_empty() && self.why_fenced(rank, context).is_some();
+        let (rank, context, tag) = to;
+        if !self.fences.is_empty() && self.is_fenced(rank, context) {
+            return false;
+        }
         let Some(peer) = self.peers.get_mut(rank) else { return false };
         let len = bytes.len() as u64;
-        let fits = EAGER_HEAD + bytes.len() <= writer.record_limit() && len <= self.eager_limit;
-        if !peer.up || fenced || !peer.queue.is_empty() || peer.credit < charge(len) || !fits {
+        if !peer.up || !peer.queue.is_empty() || peer.credit < charge(len) || len > self.eager_limit {
             return false;
         }
         if writer.write_line(message_head(context, tag, bytes.len()), bytes) {
             peer.credit -= charge(len);
             return true;
         }
-        let record = TagRecord::Eager { context, tag, data: &[] };
-        let written = if writer.is_immediate() {
-            writer.write(&record, 0, bytes)
-        } else {
-            let written = writer.write_now(now(), &record, 0, bytes);
-            // In a frame that others may share, it leaves only when that is closed; nobody else may do so.
-            let shared = !written && writer.write(&record, 0, bytes);
-            if shared {
-                writer.flush();
-            }
-            written || shared
-        };
-        if written {
-            peer.credit -= charge(len);
-        }
-        written
+        write_record(peer, writer, now, to, bytes)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn is_fenced(&self, rank: Rank, context: u32) -> bool {
+        self.why_fenced(rank, context).is_some()
     }
 
     /// Queues a send; [`Buffer::Absent`] if its `len` bytes are with the caller, who sends them by
@@ -294,6 +287,36 @@ impl Tags {
             }
         }
     }
+}
+
+/// Sends a message at once that is longer than a line, or to a channel that has no lines.
+#[inline(never)]
+fn write_record(
+    peer: &mut PeerTags,
+    writer: &mut impl RecordWriter,
+    now: impl FnOnce() -> Nanos,
+    (_, context, tag): (Rank, u32, u32),
+    bytes: &[u8],
+) -> bool {
+    if EAGER_HEAD + bytes.len() > writer.record_limit() {
+        return false;
+    }
+    let record = TagRecord::Eager { context, tag, data: &[] };
+    let written = if writer.is_immediate() {
+        writer.write(&record, 0, bytes)
+    } else {
+        let written = writer.write_now(now(), &record, 0, bytes);
+        // In a frame that others may share, it leaves only when that is closed; nobody else may do so.
+        let shared = !written && writer.write(&record, 0, bytes);
+        if shared {
+            writer.flush();
+        }
+        written || shared
+    };
+    if written {
+        peer.credit -= charge(bytes.len() as u64);
+    }
+    written
 }
 
 /// Begins or continues the first message of a peer's queue. [`Sent::All`] if it can leave the queue. `read`

@@ -303,14 +303,14 @@ fn a_line_is_taken_or_left_to_the_queues() {
     let mut buffer = Buffer::Whole(vec![0; 8]);
     let (len, words) = line(b"12345678");
     let other = Pattern { tag: Some(7), ..pattern };
-    assert_eq!(tags.take_line(peer, (&other, &mut buffer), len, &words), None);
+    assert_eq!(tags.take_line(peer, (&other, &mut buffer), len, |at| words[at]), None);
     let status = super::Status { source: 3, tag, len: 8 };
-    assert_eq!(tags.take_line(peer, (&pattern, &mut buffer), len, &words), Some(Ok(status)));
+    assert_eq!(tags.take_line(peer, (&pattern, &mut buffer), len, |at| words[at]), Some(Ok(status)));
     assert_eq!(buffer, Buffer::Whole(b"12345678".to_vec()));
     // Longer than the buffer: the first bytes are there.
     let (len, words) = line(b"abcdefghi");
     let truncated = Failure::Truncated(super::Status { len: 9, ..status });
-    assert_eq!(tags.take_line(peer, (&pattern, &mut buffer), len, &words), Some(Err(truncated)));
+    assert_eq!(tags.take_line(peer, (&pattern, &mut buffer), len, |at| words[at]), Some(Err(truncated)));
     assert_eq!(buffer, Buffer::Whole(b"abcdefgh".to_vec()));
 
     // A receive that is posted, or a message that it would take, is older than what comes next.
@@ -330,5 +330,5 @@ fn a_line_is_taken_or_left_to_the_queues() {
     let peer_tags = tags.peers.get_mut(3).unwrap();
     assert_eq!(peer_tags.returned, 8 + 9 + 2 * TAG_OVERHEAD, "what was taken is to be returned");
     peer_tags.charged = TAG_CREDIT - TAG_OVERHEAD + 1;
-    assert_eq!(tags.take_line(peer, (&pattern, &mut buffer), len, &words), None);
+    assert_eq!(tags.take_line(peer, (&pattern, &mut buffer), len, |at| words[at]), None);
 }

@@ -41,12 +41,12 @@ use std::time::Duration;
 pub use requests::{Claimed, Receive, Request, Send};
 use tautline_node::Received;
 pub use tautline_node::TagRequest as RequestId;
-pub use tautline_node::tags::{Region, Status};
+pub use tautline_node::tags::{Failure, Region, Status};
 
 use crate::core::Shared;
 use crate::error::{Error, Result};
 use crate::{Rank, SendError};
-use tautline_node::tags::{Buffer, Failure, Mode, Pattern};
+use tautline_node::tags::{Buffer, Mode, Pattern};
 
 /// Any source, or any tag.
 pub const ANY: Option<u32> = None;
@@ -128,6 +128,13 @@ impl Tags {
         Ok(self.node().tagged().try_send_tagged((to, self.context, tag), bytes)?)
     }
 
+    /// As [`Tags::try_send`], for messages whose call must cost little. It is also false if the send would
+    /// fail: [`Tags::try_send`] tells why.
+    #[inline(always)]
+    pub fn send_at_once(&self, to: Rank, tag: u32, bytes: &[u8]) -> bool {
+        self.node().tagged().try_send_tagged((to, self.context, tag), bytes).unwrap_or(false)
+    }
+
     fn send_by(&self, (to, tag): (Rank, u32), mode: Mode, pieces: &[&[u8]]) -> Result<()> {
         let len = pieces.iter().map(|piece| piece.len() as u64).sum();
         if self.node().is_virtual() {
@@ -173,17 +180,30 @@ impl Tags {
     ) -> Result<Status> {
         let pattern = self.pattern(source.into(), tag.into());
         let mut room = Buffer::Whole(std::mem::take(buffer));
-        let result = self.receive_into(pattern, &mut room, None);
+        let result = self.receive_into(pattern, &mut room);
         if let Buffer::Whole(bytes) = room {
             *buffer = bytes;
         }
-        // Without a limit of time it has ended.
-        result?.map_err(|_| Error::Stale)
+        result
     }
 
-    /// As [`Tags::receive`], into memory that the program has lent. A receive under way if no message has
-    /// come within `time`.
-    #[inline]
+    /// As [`Tags::receive`], into memory that the program has lent, if the message is short, comes from a
+    /// peer on this host, and is here or comes within a moment. None, with nothing done, otherwise.
+    #[inline(always)]
+    pub fn receive_at_once(
+        &self,
+        source: Rank,
+        tag: Option<u32>,
+        room: &mut Region,
+    ) -> Option<std::result::Result<Status, Failure>> {
+        if self.node().is_virtual() {
+            return None;
+        }
+        self.node().tagged().try_receive_tagged(self.pattern(Some(source), tag), room)
+    }
+
+    /// As [`Tags::receive`], into memory that the program has lent, for messages that
+    /// [`Tags::receive_at_once`] has not received. A receive under way if no message has come within `time`.
     pub fn receive_lent(
         &self,
         source: impl Into<Option<Rank>>,
@@ -192,25 +212,30 @@ impl Tags {
         time: Duration,
     ) -> Result<std::result::Result<Status, Receive>> {
         let pattern = self.pattern(source.into(), tag.into());
-        self.receive_into(pattern, &mut Buffer::Lent(room), Some(time))
+        let mut room = Buffer::Lent(room);
+        let id = self.node().tagged().start_receive_tagged(pattern, &mut room)?;
+        if self.node().is_virtual() {
+            let (result, _) = Receive::new(&self.shared, id).finish()?;
+            return Ok(Ok(result?));
+        }
+        match self.node().tagged().wait_received_tagged(id, &mut room, Some(time))? {
+            Received::Ended(result) => Ok(Ok(result?)),
+            Received::Pending(id) => Ok(Err(Receive::new(&self.shared, id))),
+        }
     }
 
     #[inline]
-    fn receive_into(
-        &self,
-        pattern: Pattern,
-        buffer: &mut Buffer,
-        time: Option<Duration>,
-    ) -> Result<std::result::Result<Status, Receive>> {
+    fn receive_into(&self, pattern: Pattern, buffer: &mut Buffer) -> Result<Status> {
         if self.node().is_virtual() {
             let id = self.node().tagged().start_receive_tagged(pattern, buffer)?;
             let (result, back) = Receive::new(&self.shared, id).finish()?;
             *buffer = back;
-            return Ok(Ok(result?));
+            return result;
         }
-        match self.node().tagged().receive_tagged(pattern, buffer, time)? {
-            Received::Ended(result) => Ok(Ok(result?)),
-            Received::Pending(id) => Ok(Err(Receive::new(&self.shared, id))),
+        match self.node().tagged().receive_tagged(pattern, buffer, None)? {
+            Received::Ended(result) => Ok(result?),
+            // Without a limit of time it has ended.
+            Received::Pending(_) => Err(Error::Stale),
         }
     }
 
