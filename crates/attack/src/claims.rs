@@ -1,4 +1,5 @@
-//! A member that begins messages of 16 GiB and sends one byte of each, to a handler that keeps them whole.
+//! A member that begins messages of 16 GiB and 256 MiB and sends one byte of each, to a handler that keeps them
+//! whole.
 
 use tautline::Security;
 
@@ -40,6 +41,19 @@ fn run(record: &mut Record, count: u64) -> Result<(), String> {
         }
         record.checked = 1;
     }
+    // Every other message is too long to be kept whole, and fails; no other fails (M-18, M-19).
+    for _ in 0..record.count.div_ceil(2) {
+        let why = victim.line("@failed")?;
+        if !why.contains("max_whole") {
+            record.breaks(format!("a message failed: {why}"));
+            break;
+        }
+    }
+    victim
+        .drain("@failed")
+        .first()
+        .into_iter()
+        .for_each(|line| record.breaks(format!("the victim said {line}")));
     let growth = victim.memory().saturating_sub(before);
     record.notes.push(format!("the victim grew by {growth} KiB, and the message behind them was: {sent}"));
     if growth > GROWTH_KIB {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tautline::Security;
 
-use crate::hostile::{Captures, Forger};
+use crate::hostile::{Captures, Forger, answers_other_job};
 use crate::launch::{Members, PATIENCE, Process, member};
 use crate::record::Record;
 use crate::relay::Relay;
@@ -43,9 +43,14 @@ fn run(record: &mut Record, security: Security, count: u64, seed: u64) -> Result
     let mut captures = Captures::default();
     forward_until(&mut relay, &mut ranks, all_up)?;
     let before: Vec<_> = ranks.iter().map(Process::memory).collect();
-    let (mut sent, mut until) = (0, Instant::now() + PATIENCE);
+    let (mut sent, mut answered, mut until) = (0, 0_u64, Instant::now() + PATIENCE);
     while sent < count {
-        let genuine = relay.pass(|_, passing| {
+        let genuine = relay.pass(|relay, passing| {
+            if let Some(altered) = forger.overtaking(passing.bytes) {
+                relay.inject(passing.from, passing.to, &altered);
+                sent += 1;
+            }
+            answered += u64::from(answers_other_job(passing.bytes));
             captures.add(passing.bytes);
             true
         }) as u64;
@@ -55,7 +60,7 @@ fn run(record: &mut Record, security: Security, count: u64, seed: u64) -> Result
             return Err(format!("no member sent anything for {PATIENCE:?}, after {sent} datagrams"));
         }
         let burst = if sent % 4_096 < BURST { 4 * BURST } else { (EACH * genuine).clamp(8, BURST) };
-        for _ in 0..burst.min(count - sent) {
+        for _ in 0..burst.min(count.saturating_sub(sent)) {
             let to = forger.random.below(RANKS);
             let from = (to + 1 + forger.random.below(RANKS - 1)) % RANKS;
             relay.inject(from, to, &forger.datagram(&captures));
@@ -69,6 +74,9 @@ fn run(record: &mut Record, security: Security, count: u64, seed: u64) -> Result
     for rank in &mut ranks {
         let deaths = rank.drain("@down");
         deaths.iter().for_each(|line| record.breaks(format!("rank {} said {line}", rank.rank)));
+    }
+    if answered > 0 {
+        record.breaks(format!("{answered} handshakes of another job were answered"));
     }
     settle(record, &mut relay, &mut ranks, security)?;
     let after = ranks.iter().map(Process::memory);

@@ -47,7 +47,10 @@ impl Attacker {
                 let third = RANKS - passing.from - passing.to;
                 relay.inject(passing.from, third, passing.bytes);
                 self.copied += 1;
-                if let Some((from, to, bytes)) = self.old.get(self.random.below(self.old.len())) {
+                let any = self.old.get(self.random.below(self.old.len()));
+                // Before each handshake also those that former incarnations sent on its way.
+                let same = self.old.iter().filter(|old| (old.0, old.1) == (passing.from, passing.to));
+                for (from, to, bytes) in any.into_iter().chain(same) {
                     relay.inject(*from, *to, bytes);
                     self.replayed += 1;
                 }

@@ -117,6 +117,18 @@ impl Forger {
         bytes.unwrap_or_else(|| self.noise(kind == 1))
     }
 
+    /// For one of eight frames on their way, an altered copy that is to arrive first. Only the tag, or the
+    /// key of a handshake, tells it from what a member sends: its packet number is not yet known.
+    pub fn overtaking(&mut self, frame: &[u8]) -> Option<Vec<u8>> {
+        if self.security == Security::Open || self.random.below(8) != 0 {
+            return None;
+        }
+        let mut copy = frame.to_vec();
+        let bit = self.random.below(8 * copy.len());
+        copy[bit / 8] ^= 1 << (bit % 8);
+        Some(copy)
+    }
+
     fn noise(&mut self, marked: bool) -> Vec<u8> {
         let mut bytes = vec![0; self.random.below(LONGEST)];
         self.random.fill(&mut bytes);
@@ -127,12 +139,21 @@ impl Forger {
     }
 }
 
+/// The epoch of [`hello_of_another_job`], which occurs in what answers it.
+const OTHER_EPOCH: u64 = 0x6f74_6865_7220_6a6f;
+
+/// Whether a frame of a member is a handshake that answers the hello of another job.
+pub fn answers_other_job(frame: &[u8]) -> bool {
+    let epoch = OTHER_EPOCH.to_le_bytes();
+    is_handshake(frame) && frame.windows(epoch.len()).any(|bytes| bytes == epoch)
+}
+
 /// A hello that is valid in a job with another key.
 fn hello_of_another_job() -> Vec<u8> {
     let key = JobKey::new([0x66; 32]);
     let params = PeeringParams { key, me: 0, peer: 1, lane: 0, peer_lane: 0, port: 0, max_frame: 1_400 };
     let mut peering = Peering::new(params, Config::default());
-    peering.connect(0, ChannelIds { epoch: 7, channel: 1 });
+    peering.connect(0, ChannelIds { epoch: OTHER_EPOCH, channel: 1 });
     peering.poll_hello(0).expect("it is due").to_vec()
 }
 

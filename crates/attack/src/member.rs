@@ -132,7 +132,7 @@ fn keep() -> tautline::Result<()> {
             println!("@whole {}", bytes.len());
             Ok(())
         })
-        .on_failure(|_| {})
+        .on_failure(|failure| println!("@failed {}", failure.reason))
         .join()?;
     println!("@joined");
     let requests = requests();
@@ -146,17 +146,18 @@ fn keep() -> tautline::Result<()> {
     }
 }
 
-/// Begins messages that claim 16 GiB, of which one byte comes, and then sends a short one.
+/// Begins messages that claim 16 GiB or 256 MiB, of which one byte comes, and then sends a short one. The former
+/// are too long to be kept whole; the latter are not, and sixteen of them exceed what the victim can map.
 fn claim() -> tautline::Result<()> {
-    const CLAIMED: u64 = 16 << 30;
+    const CLAIMED: [u64; 2] = [16 << 30, 256 << 20];
     let ep = Endpoint::builder().join()?;
     println!("@joined");
     let requests = requests();
     let count: u64 = requests.recv().ok().and_then(|line| line.parse().ok()).unwrap_or(0);
     let mut begun = Vec::new();
-    for _ in 0..count {
+    for claimed in CLAIMED.into_iter().cycle().take(count as usize) {
         // A victim that refuses them is within its rights.
-        match ep.begin(1, "whole", CLAIMED) {
+        match ep.begin(1, "whole", claimed) {
             Ok(mut out) => {
                 let _ = out.try_piece(&[1]);
                 begun.push(out);

@@ -262,6 +262,13 @@ fn forged_records_are_refused() {
     ] {
         assert!(!feed(&mut node(), from, record), "{record:?} of {from}");
     }
+    // Of what was not sent to that member yet, or was acknowledged.
+    let mut root = Multicast::new(3);
+    assert!(root.open(GROUP, vec![0, 1, 2, 3], 3, MulticastOptions { roots: 4, ..options }));
+    root.send(GROUP, Arc::new(vec![1; 100])).unwrap();
+    for to in [0, 1, 100, u64::MAX] {
+        assert!(!feed(&mut root, 1, MulticastRecord::Ack { stream, to }), "{to}");
+    }
     // Of a group that this node does not have: its members are told, once.
     let mut stranger = Multicast::new(3);
     for _ in 0..10 {
