@@ -324,7 +324,8 @@ impl Peering {
         channel: u32,
         bytes: &mut [u8],
     ) -> Result<(Option<Arrival>, Range<usize>), FrameError> {
-        let opens = |c: &mut Box<Candidate>| c.link.channel() == channel && now < c.expires && !self.suspended;
+        let opens =
+            |c: &mut Box<Candidate>| c.link.channel() == channel && now < c.expires && !self.suspended;
         let Some(mut candidate) = self.candidate.take_if(opens) else {
             return Err(FrameError::Over);
         };

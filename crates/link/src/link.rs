@@ -36,7 +36,7 @@ enum State {
 #[derive(Debug)]
 pub struct Link {
     config: Arc<Config>,
-    peer: Handshake,
+    peer: PeerTerms,
     channel: u32,
     seal: Seal,
     state: State,
@@ -51,6 +51,29 @@ pub struct Link {
     /// Until when the reply to the peer's close is repeated; zero once it is confirmed.
     reply_until: Nanos,
     reports: Reports,
+}
+
+/// What a link keeps of the peer's handshake frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PeerTerms {
+    /// Its epoch.
+    pub epoch: u64,
+    /// Its number for the channel, which our frames carry.
+    pub channel: u32,
+    /// The longest frame that it accepts.
+    pub max_frame: u32,
+    /// Bytes of one message that we may send before its handler has consumed any.
+    pub message_window: u32,
+    /// How long it delays acknowledgements, at most.
+    pub ack_delay_us: u32,
+}
+
+impl PeerTerms {
+    fn new(handshake: &Handshake) -> PeerTerms {
+        let Handshake { epoch, channel, max_frame, message_window, ack_delay_us, .. } = *handshake;
+        PeerTerms { epoch, channel, max_frame, message_window, ack_delay_us }
+    }
 }
 
 /// Which side accepts raw Ethernet frames (D-21), as frame flags: our own, and those of the peer's newest
@@ -88,7 +111,7 @@ impl Link {
         let limit = max_frame.min(peer.max_frame as usize);
         Link {
             config: config.clone(),
-            peer,
+            peer: PeerTerms::new(&peer),
             channel: my_channel,
             seal,
             state: State::Open,
@@ -271,8 +294,8 @@ impl Link {
         self.channel
     }
 
-    /// Returns the peer's handshake frame.
-    pub fn peer(&self) -> &Handshake {
+    /// Returns what the peer announced in its handshake frame.
+    pub fn peer(&self) -> &PeerTerms {
         &self.peer
     }
 
