@@ -7,7 +7,8 @@ use tautline_wire::frame::{MAX_FRAME, SMALLEST_FRAME};
 use tautline_wire::handshake::{HANDSHAKE_LEN, RefuseReason};
 use tautline_wire::{Handshake, Kind, VERSION};
 
-use crate::keys::{Role, constant_eq};
+pub use crate::keys::ChannelIds;
+use crate::keys::{Role, constant_eq, party};
 use crate::link::Negotiated;
 use crate::seal::Seal;
 use crate::{Arrival, Config, Death, FrameError, JobKey, Link, MICRO, MILLI, Nanos};
@@ -48,20 +49,6 @@ impl PeeringParams {
     fn takes_precedence(&self) -> bool {
         (self.me, self.lane) < (self.peer, self.peer_lane)
     }
-}
-
-/// A lane as keys are derived for it: the rank alone for lane 0.
-fn party(rank: u32, lane: u16) -> u32 {
-    rank | u32::from(lane) << 16
-}
-
-/// Numbers for a channel, which the caller supplies whenever one may be opened.
-#[derive(Clone, Copy, Debug)]
-pub struct ChannelIds {
-    /// Unpredictable, never used before, and not zero.
-    pub epoch: u64,
-    /// Our number for the channel.
-    pub channel: u32,
 }
 
 /// The result of a handshake frame.
@@ -293,7 +280,7 @@ impl Peering {
         if let State::Live(link) = &mut self.state {
             link.handle_timeout(now);
             if link.is_resting() {
-                // The peer has had the welcome for long: it has sent frames since.
+                // N-32: the peer has had it for long.
                 self.welcome = None;
                 self.superseded.shrink_to_fit();
             }

@@ -130,8 +130,8 @@ mod tests {
         assert!(!window.is_fresh((1 << 20) - WINDOW));
     }
 
-    /// L-3: the window of an idle link covers 64 packets. Nothing is accepted twice when it shrinks and grows,
-    /// whatever comes next.
+    /// L-3: the window of an idle link covers 64 packets. Nothing is accepted twice when it shrinks and
+    /// grows, whatever comes next.
     #[test]
     fn the_window_of_an_idle_link_is_small() {
         for next in [1, 2, GROWS_AFTER, GROWS_AFTER + 40, FEW + 1, WINDOW - 1, WINDOW, 3 * WINDOW] {

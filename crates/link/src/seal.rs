@@ -32,7 +32,7 @@ pub(crate) enum Seal {
         tx: Box<Ratchet>,
         rx: Box<Ratchet>,
     },
-    /// The link is idle: its keys are derived again when they are needed (N-27).
+    /// The link is idle: its keys are derived again when they are needed (N-32).
     Resting {
         sealed: bool,
         keys: Box<RestingKeys>,
@@ -403,7 +403,7 @@ mod tests {
         assert!(open(&mut b, &bytes).is_some());
     }
 
-    /// N-27: an idle link keeps its secrets only, and sends and accepts the same frames. A forged frame has
+    /// N-32: an idle link keeps its secrets only, and sends and accepts the same frames. A forged frame has
     /// the keys derived once.
     #[test]
     fn idle_links_derive_their_keys_again() {

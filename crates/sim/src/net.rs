@@ -438,7 +438,8 @@ impl Net {
             self.frames[*frame as usize].bytes.clear();
         }
         while self.free.last().is_some_and(|last| *last as usize + 1 == self.frames.len()) {
-            (self.free.pop(), self.frames.pop());
+            self.free.pop();
+            self.frames.pop();
         }
         self.frames.iter_mut().for_each(|frame| frame.bytes.shrink_to_fit());
         self.frames.shrink_to_fit();
