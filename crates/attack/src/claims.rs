@@ -1,5 +1,5 @@
-//! A member that begins messages of 16 GiB and 256 MiB and sends one byte of each, to a handler that keeps them
-//! whole.
+//! A member that begins messages of 16 GiB and 256 MiB and sends one byte of each, to a handler that keeps
+//! them whole.
 
 use tautline::Security;
 

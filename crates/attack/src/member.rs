@@ -146,8 +146,9 @@ fn keep() -> tautline::Result<()> {
     }
 }
 
-/// Begins messages that claim 16 GiB or 256 MiB, of which one byte comes, and then sends a short one. The former
-/// are too long to be kept whole; the latter are not, and sixteen of them exceed what the victim can map.
+/// Begins messages that claim 16 GiB or 256 MiB, of which one byte comes, and then sends a short one. The
+/// former are too long to be kept whole; the latter are not, and sixteen of them exceed what the victim can
+/// map.
 fn claim() -> tautline::Result<()> {
     const CLAIMED: [u64; 2] = [16 << 30, 256 << 20];
     let ep = Endpoint::builder().join()?;

@@ -1,12 +1,14 @@
 //! The handshake (H-1 … H-16) and the relation to one other rank, over restarts of either side.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use tautline_wire::frame::{MAX_FRAME, SMALLEST_FRAME};
 use tautline_wire::handshake::{HANDSHAKE_LEN, RefuseReason};
 use tautline_wire::{Handshake, Kind, VERSION};
 
-use crate::keys::{Role, constant_eq};
+pub use crate::keys::ChannelIds;
+use crate::keys::{Role, constant_eq, party};
 use crate::link::Negotiated;
 use crate::seal::Seal;
 use crate::{Arrival, Config, Death, FrameError, JobKey, Link, MICRO, MILLI, Nanos};
@@ -47,20 +49,6 @@ impl PeeringParams {
     fn takes_precedence(&self) -> bool {
         (self.me, self.lane) < (self.peer, self.peer_lane)
     }
-}
-
-/// A lane as keys are derived for it: the rank alone for lane 0.
-fn party(rank: u32, lane: u16) -> u32 {
-    rank | u32::from(lane) << 16
-}
-
-/// Numbers for a channel, which the caller supplies whenever one may be opened.
-#[derive(Clone, Copy, Debug)]
-pub struct ChannelIds {
-    /// Unpredictable, never used before, and not zero.
-    pub epoch: u64,
-    /// Our number for the channel.
-    pub channel: u32,
 }
 
 /// The result of a handshake frame.
@@ -118,12 +106,16 @@ struct Candidate {
 #[derive(Debug)]
 pub struct Peering {
     params: PeeringParams,
-    config: Config,
+    config: Arc<Config>,
+    /// The credit that the peer has at first (L-42).
+    first_credit: u32,
+    /// Whether this side accepts raw frames.
+    raw_frames: bool,
     job: u64,
     /// Whether frames of links are checked. False only for fuzzing.
     authenticates: bool,
     state: State,
-    candidate: Option<Candidate>,
+    candidate: Option<Box<Candidate>>,
     /// Frames for the candidate are not handled.
     suspended: bool,
     /// What a hello must bring as its cookie to count as recent, once a retry has asked for it (H-12).
@@ -131,15 +123,17 @@ pub struct Peering {
     /// Links that a newer one replaced; the caller takes their tokens and events.
     superseded: Vec<Link>,
     /// The peer's epoch and our welcome for the live link, in case the peer repeats its hello.
-    welcome: Option<(u64, HandshakeFrame)>,
+    welcome: Option<Box<(u64, HandshakeFrame)>>,
 }
 
 impl Peering {
     /// Makes a peering. It sends nothing until [`Peering::connect`] is called or a hello arrives.
-    pub fn new(params: PeeringParams, config: Config) -> Peering {
-        let job = params.key.job_id();
+    pub fn new(params: PeeringParams, config: impl Into<Arc<Config>>) -> Peering {
+        let (job, config) = (params.key.job_id(), config.into());
         Peering {
             params,
+            first_credit: config.first_credit(),
+            raw_frames: config.raw_frames,
             config,
             job,
             authenticates: true,
@@ -238,7 +232,7 @@ impl Peering {
     /// Sets whether this side accepts raw Ethernet frames. The next frame, sent at once, and all later ones
     /// say so (D-22).
     pub fn set_raw_frames(&mut self, accepts: bool) {
-        self.config.raw_frames = accepts;
+        self.raw_frames = accepts;
         let candidate = self.candidate.as_mut().map(|candidate| &mut *candidate.link);
         let live = match &mut self.state {
             State::Live(link) => Some(&mut **link),
@@ -251,7 +245,7 @@ impl Peering {
     /// says another one: while it is being sent, nothing changes.
     pub fn set_first_credit(&mut self, slots: u32) {
         if !self.is_connecting() {
-            self.config.credit_initial = slots;
+            self.first_credit = slots.clamp(1, self.config.most_credit());
         }
     }
 
@@ -285,6 +279,11 @@ impl Peering {
         }
         if let State::Live(link) = &mut self.state {
             link.handle_timeout(now);
+            if link.is_resting() {
+                // N-32: the peer has had it for long.
+                self.welcome = None;
+                self.superseded.shrink_to_fit();
+            }
         }
     }
 
@@ -312,7 +311,8 @@ impl Peering {
         channel: u32,
         bytes: &mut [u8],
     ) -> Result<(Option<Arrival>, Range<usize>), FrameError> {
-        let opens = |c: &mut Candidate| c.link.channel() == channel && now < c.expires && !self.suspended;
+        let opens =
+            |c: &mut Box<Candidate>| c.link.channel() == channel && now < c.expires && !self.suspended;
         let Some(mut candidate) = self.candidate.take_if(opens) else {
             return Err(FrameError::Over);
         };
@@ -322,7 +322,7 @@ impl Peering {
             return result;
         }
         self.supersede();
-        self.welcome = Some((candidate.link.peer().epoch, candidate.welcome));
+        self.welcome = Some(Box::new((candidate.link.peer().epoch, candidate.welcome)));
         self.state = State::Live(candidate.link);
         self.challenge = None;
         result
@@ -405,10 +405,8 @@ impl Peering {
         if let Some(reason) = self.refuse_reason(hello) {
             return HandshakeOutcome::Reply(self.refuse(hello, ids, reason));
         }
-        if let Some((epoch, welcome)) = &self.welcome
-            && *epoch == hello.epoch
-        {
-            return HandshakeOutcome::Reply(*welcome);
+        if let Some(welcome) = self.welcome.as_deref().filter(|(epoch, _)| *epoch == hello.epoch) {
+            return HandshakeOutcome::Reply(welcome.1);
         }
         // After a welcome, the peer's hello is ignored until its first frame arrives: the hello may have been
         // sent before the welcome.
@@ -444,7 +442,7 @@ impl Peering {
         }
         let welcome = self.frame(Kind::Welcome, ids, hello.epoch, [0; 16]);
         let link = Box::new(self.make_link(now, Role::Responder, hello, ids));
-        self.candidate = Some(Candidate { link, welcome, expires });
+        self.candidate = Some(Box::new(Candidate { link, welcome, expires }));
         HandshakeOutcome::Welcome(welcome)
     }
 
@@ -546,6 +544,8 @@ impl Peering {
             my_rank: self.params.me,
             seal,
             max_frame: self.params.max_frame.clamp(SMALLEST_FRAME, MAX_FRAME),
+            first_credit: self.first_credit,
+            raw_frames: self.raw_frames,
         };
         Link::new(now, &self.config, negotiated)
     }
@@ -587,7 +587,7 @@ impl Peering {
             epoch: ids.epoch,
             peer_epoch,
             max_frame: self.params.max_frame.clamp(SMALLEST_FRAME, MAX_FRAME) as u32,
-            credit: self.config.first_credit(),
+            credit: self.first_credit,
             buffer: self.config.receive_buffer,
             message_window: self.config.message_window,
             silence_ms: (self.config.silence / MILLI) as u32,

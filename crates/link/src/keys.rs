@@ -20,6 +20,20 @@ impl std::fmt::Debug for JobKey {
     }
 }
 
+/// Numbers for a channel, which the caller supplies whenever one may be opened.
+#[derive(Clone, Copy, Debug)]
+pub struct ChannelIds {
+    /// Unpredictable, never used before, and not zero.
+    pub epoch: u64,
+    /// Our number for the channel.
+    pub channel: u32,
+}
+
+/// A lane as keys are derived for it: the rank alone for lane 0.
+pub(crate) fn party(rank: u32, lane: u16) -> u32 {
+    rank | u32::from(lane) << 16
+}
+
 /// The side of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {

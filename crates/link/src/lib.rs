@@ -42,7 +42,7 @@ pub use erase::erase;
 pub use handshake::{ChannelIds, HandshakeFrame, HandshakeOutcome, Peering, PeeringParams};
 pub use keys::{JobKey, RandomSequence};
 pub use limiter::HandshakeLimiter;
-pub use link::{FrameError, Link, SlotRef, Transmit};
+pub use link::{FrameError, Link, PeerTerms, SlotRef, Transmit};
 pub use reassembly::Reassembly;
 pub use receiver::Arrival;
 pub use report::{Counters, Death, Event};

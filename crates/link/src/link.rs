@@ -7,6 +7,8 @@ mod transmit;
 pub use receive::FrameError;
 pub use transmit::{SlotRef, Transmit};
 
+use std::sync::Arc;
+
 use tautline_wire::frame::{HEADER_LEN, SMALLEST_FRAME, flags};
 use tautline_wire::{Handshake, Seq};
 
@@ -33,8 +35,8 @@ enum State {
 /// One live channel. The crate's documentation gives the order of calls.
 #[derive(Debug)]
 pub struct Link {
-    config: Config,
-    peer: Handshake,
+    config: Arc<Config>,
+    peer: PeerTerms,
     channel: u32,
     seal: Seal,
     state: State,
@@ -49,6 +51,29 @@ pub struct Link {
     /// Until when the reply to the peer's close is repeated; zero once it is confirmed.
     reply_until: Nanos,
     reports: Reports,
+}
+
+/// What a link keeps of the peer's handshake frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PeerTerms {
+    /// Its epoch.
+    pub epoch: u64,
+    /// Its number for the channel, which our frames carry.
+    pub channel: u32,
+    /// The longest frame that it accepts.
+    pub max_frame: u32,
+    /// Bytes of one message that we may send before its handler has consumed any.
+    pub message_window: u32,
+    /// How long it delays acknowledgements, at most.
+    pub ack_delay_us: u32,
+}
+
+impl PeerTerms {
+    fn new(handshake: &Handshake) -> PeerTerms {
+        let Handshake { epoch, channel, max_frame, message_window, ack_delay_us, .. } = *handshake;
+        PeerTerms { epoch, channel, max_frame, message_window, ack_delay_us }
+    }
 }
 
 /// Which side accepts raw Ethernet frames (D-21), as frame flags: our own, and those of the peer's newest
@@ -67,6 +92,10 @@ pub(crate) struct Negotiated {
     pub(crate) my_rank: u32,
     pub(crate) seal: Seal,
     pub(crate) max_frame: usize,
+    /// The peer's credit at first.
+    pub(crate) first_credit: u32,
+    /// Whether this side accepts raw frames.
+    pub(crate) raw_frames: bool,
 }
 
 fn raw_flag(accepts: bool) -> u8 {
@@ -74,22 +103,22 @@ fn raw_flag(accepts: bool) -> u8 {
 }
 
 impl Link {
-    pub(crate) fn new(now: Nanos, config: &Config, negotiated: Negotiated) -> Link {
-        let Negotiated { peer, my_channel, my_epoch, my_rank, seal, max_frame } = negotiated;
+    pub(crate) fn new(now: Nanos, config: &Arc<Config>, negotiated: Negotiated) -> Link {
+        let Negotiated { peer, my_channel, my_epoch, my_rank, seal, max_frame, .. } = negotiated;
         // Sequence numbers start at the low half of the epochs, so that they often wrap around (L-1).
         let queue = SendQueue::new(Seq(my_epoch as u32), peer.credit);
-        let receiver = Receiver::new(Seq(peer.epoch as u32), config.first_credit(), config.most_credit());
+        let receiver = Receiver::new(Seq(peer.epoch as u32), negotiated.first_credit, config.most_credit());
         let limit = max_frame.min(peer.max_frame as usize);
         Link {
             config: config.clone(),
-            peer,
+            peer: PeerTerms::new(&peer),
             channel: my_channel,
             seal,
             state: State::Open,
             sender: Sender::new(now, config, queue, peer.buffer / 4 * 3, limit),
             receiver,
             liveness: Liveness::new(now, my_rank > peer.from, config.timer_seed(my_epoch as u32)),
-            raw: RawFrames { ours: raw_flag(config.raw_frames), peer: 0 },
+            raw: RawFrames { ours: raw_flag(negotiated.raw_frames), peer: 0 },
             request_due: true,
             close_due: false,
             reply_until: 0,
@@ -103,6 +132,7 @@ impl Link {
     /// If the link is not open, or the slot is empty. The caller checks [`Link::is_open`] first.
     pub fn push(&mut self, token: Token, len: u32) -> Seq {
         assert!(self.is_open() && len > 0, "the link is not open, or the slot is empty");
+        self.wake();
         self.sender.queue.push(token, len)
     }
 
@@ -113,7 +143,32 @@ impl Link {
     /// As [`Link::push`].
     pub fn push_priority(&mut self, token: Token, len: u32) -> Seq {
         assert!(self.is_open() && len > 0, "the link is not open, or the slot is empty");
+        self.wake();
         self.sender.queue.push_priority(token, len)
+    }
+
+    /// Returns whether the link is idle, and keeps only what it needs then (N-27).
+    pub(crate) fn is_resting(&self) -> bool {
+        self.seal.is_resting()
+    }
+
+    /// Makes an idle link one with traffic.
+    #[inline]
+    fn wake(&mut self) {
+        if self.seal.is_resting() {
+            self.seal.wake();
+        }
+    }
+
+    /// Gives memory back, if the link is idle (N-27): nothing waits to be sent or acknowledged, and nothing
+    /// arrived ahead of a gap. What traffic needs is allocated again when there is some.
+    fn rest(&mut self) {
+        self.sender.shrink();
+        if self.state == State::Open && self.sender.queue.is_empty() && !self.receiver.has_ahead() {
+            self.receiver.shrink();
+            self.seal.rest();
+            self.reports.events.shrink_to_fit();
+        }
     }
 
     /// Returns the largest slot that fits one frame now (L-20).
@@ -239,8 +294,8 @@ impl Link {
         self.channel
     }
 
-    /// Returns the peer's handshake frame.
-    pub fn peer(&self) -> &Handshake {
+    /// Returns what the peer announced in its handshake frame.
+    pub fn peer(&self) -> &PeerTerms {
         &self.peer
     }
 

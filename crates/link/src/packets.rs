@@ -7,7 +7,7 @@ use crate::Nanos;
 /// Packets whose sending times are kept, at most.
 const SENT_TIMES: usize = 2048;
 /// The same of a link that is idle, or has been opened just now.
-const FEW_TIMES: usize = 16;
+const FEW_TIMES: usize = 8;
 
 #[derive(Debug)]
 pub(crate) struct SentPackets {

@@ -41,7 +41,7 @@ pub enum Arrival {
 pub(crate) struct Receiver {
     /// The next slot in order.
     next: Seq,
-    /// One bit per slot from `next` on, addressed by sequence number; a ring.
+    /// One bit per slot from `next` on, addressed by sequence number; a ring. Empty while it is not needed.
     ahead: Box<[u64]>,
     ahead_count: u32,
     /// The sequence number after the farthest slot that has arrived.
@@ -78,10 +78,9 @@ impl Receiver {
     /// Makes the receiver of a peer that starts with a credit of `share` slots, and never has more than
     /// `most`.
     pub(crate) fn new(start: Seq, share: u32, most: u32) -> Receiver {
-        let words = (most.next_power_of_two().max(64) / 64) as usize;
         let mut receiver = Receiver {
             next: start,
-            ahead: vec![0; words].into_boxed_slice(),
+            ahead: Box::default(),
             ahead_count: 0,
             farthest: start,
             limit: start,
@@ -207,10 +206,27 @@ impl Receiver {
         granted
     }
 
+    /// Returns where the bit of a slot is in the ring, which must not be empty.
     fn bit(&self, seq: Seq) -> (usize, u64) {
         let bits = self.ahead.len() as u32 * 64;
         let at = seq.0 & (bits - 1);
         ((at / 64) as usize, 1 << (at % 64))
+    }
+
+    /// Returns whether a slot after the next one in order has arrived.
+    fn has_arrived(&self, seq: Seq) -> bool {
+        self.has_ahead() && {
+            let (word, bit) = self.bit(seq);
+            self.ahead[word] & bit != 0
+        }
+    }
+
+    /// Gives memory back, because the link is idle.
+    pub(crate) fn shrink(&mut self) {
+        if !self.has_ahead() {
+            self.ahead = Box::default();
+        }
+        self.replay.shrink();
     }
 
     /// Accepts a whole slot (L-4, L-6). Returns `None` if it is beyond the credit granted.
@@ -256,11 +272,14 @@ impl Receiver {
         if !keeps_ahead {
             return Some(Arrival::Duplicate);
         }
-        let (word, bit) = self.bit(seq);
-        if self.ahead[word] & bit != 0 {
+        if self.has_arrived(seq) {
             self.duplicates = self.duplicates.wrapping_add(1);
             return Some(Arrival::Duplicate);
         }
+        if self.ahead.is_empty() {
+            self.ahead = vec![0; (self.most.next_power_of_two().max(64) / 64) as usize].into_boxed_slice();
+        }
+        let (word, bit) = self.bit(seq);
         self.ahead[word] |= bit;
         self.ahead_count += 1;
         if self.farthest.before(seq.next()) {
@@ -273,10 +292,10 @@ impl Receiver {
     fn release(&mut self) -> u32 {
         let mut released = 0;
         loop {
-            let (word, bit) = self.bit(self.next);
-            if self.ahead_count == 0 || self.ahead[word] & bit == 0 {
+            if !self.has_arrived(self.next) {
                 return released;
             }
+            let (word, bit) = self.bit(self.next);
             self.ahead[word] &= !bit;
             self.ahead_count -= 1;
             self.next = self.next.next();
@@ -295,8 +314,7 @@ impl Receiver {
     ) -> Arrival {
         let distance = seq.distance(self.next);
         let granted = seq.before(self.limit);
-        let (word, bit) = self.bit(seq);
-        let arrived = distance > 0 && self.ahead[word] & bit != 0;
+        let arrived = distance > 0 && self.has_arrived(seq);
         let kept = distance == 0 || keeps_ahead;
         if distance < 0 || !granted || arrived || !kept {
             self.ack.request();
@@ -325,8 +343,7 @@ impl Receiver {
             if !seq.before(self.farthest) {
                 break;
             }
-            let (word, bit) = self.bit(seq);
-            if self.ahead[word] & bit != 0 {
+            if self.has_arrived(seq) {
                 sack.bytes[i as usize / 8] |= 1 << (i % 8);
             }
         }

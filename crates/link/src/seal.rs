@@ -32,6 +32,11 @@ pub(crate) enum Seal {
         tx: Box<Ratchet>,
         rx: Box<Ratchet>,
     },
+    /// The link is idle: its keys are derived again when they are needed (N-32).
+    Resting {
+        sealed: bool,
+        keys: Box<RestingKeys>,
+    },
     /// Every frame is accepted, and none has a tag. For fuzzing.
     Unchecked,
     /// The link is dead, and its keys are erased.
@@ -46,6 +51,7 @@ impl std::fmt::Debug for Seal {
             Seal::Open { .. } => "open",
             Seal::Fabric { .. } => "fabric(…)",
             Seal::Sealed { .. } => "sealed(…)",
+            Seal::Resting { .. } => "resting(…)",
             Seal::Unchecked => "unchecked",
             Seal::Erased { .. } => "erased",
         })
@@ -70,22 +76,71 @@ impl Seal {
 
     #[inline]
     pub(crate) fn is_sealed(&self) -> bool {
-        matches!(self, Seal::Sealed { .. } | Seal::Erased { sealed: true })
+        matches!(
+            self,
+            Seal::Sealed { .. } | Seal::Resting { sealed: true, .. } | Seal::Erased { sealed: true }
+        )
+    }
+
+    /// Returns whether the keys have to be derived before a frame is sent or received.
+    #[inline]
+    pub(crate) fn is_resting(&self) -> bool {
+        matches!(self, Seal::Resting { .. })
+    }
+
+    /// Returns whether frames have tags, and the keys are there.
+    #[inline]
+    pub(crate) fn can_tag(&self) -> bool {
+        matches!(self, Seal::Open { .. } | Seal::Fabric { .. } | Seal::Unchecked)
+    }
+
+    /// Keeps only what the keys are derived from.
+    pub(crate) fn rest(&mut self) {
+        let keys = match self {
+            Seal::Fabric { tx, rx } => RestingKeys {
+                keys: LinkKeys { tx: *tx.parts().0, rx: *rx.parts().0 },
+                vector_aes: tx.parts().1,
+                newest: [0; 2],
+            },
+            Seal::Sealed { tx, rx } => RestingKeys {
+                keys: LinkKeys { tx: tx.secret, rx: rx.secret },
+                vector_aes: false,
+                newest: [tx.newest, rx.newest],
+            },
+            _ => return,
+        };
+        *self = Seal::Resting { sealed: self.is_sealed(), keys: Box::new(keys) };
+    }
+
+    /// Derives the keys, if that is necessary.
+    #[cold]
+    pub(crate) fn wake(&mut self) {
+        let Seal::Resting { sealed, keys } = self else { return };
+        let mode = if *sealed { Security::Sealed } else { Security::Fabric };
+        let mut awake = Seal::new(mode, &keys.keys, keys.vector_aes);
+        if let Seal::Sealed { tx, rx } = &mut awake {
+            [tx.newest, rx.newest] = keys.newest;
+        }
+        *self = awake;
     }
 
     /// Returns the tag of a frame whose tag field is zero.
     #[inline]
-    pub(crate) fn tag(&self, packet: u64, frame: &[u8]) -> u64 {
+    pub(crate) fn tag(&mut self, packet: u64, frame: &[u8]) -> u64 {
         match self {
             // With the length, so that concatenated and truncated frames are detected in this mode, too.
             Seal::Open { tx, .. } => tx.wrapping_add(frame.len() as u64),
             Seal::Fabric { tx, .. } => tx.tag(packet, frame),
+            Seal::Resting { .. } => self.while_awake(|seal| seal.tag(packet, frame)),
             Seal::Sealed { .. } | Seal::Erased { .. } | Seal::Unchecked => 0,
         }
     }
 
     /// Enciphers the payload, all of `rest` but its last [`SEAL_LEN`] bytes, and writes the seal to those.
     pub(crate) fn encipher(&mut self, packet: u64, head: &[u8], rest: &mut [u8]) {
+        if self.is_resting() {
+            return self.while_awake(|seal| seal.encipher(packet, head, rest));
+        }
         let Seal::Sealed { tx, .. } = self else { unreachable!("only sealed links encipher") };
         let (payload, seal) = rest.split_at_mut(rest.len() - SEAL_LEN);
         let key = tx.key(packet).expect("our own packet numbers are consecutive");
@@ -128,15 +183,48 @@ impl Seal {
                 rx.advance(header.packet);
                 Some(payload.start..payload.end - SEAL_LEN)
             }
+            Seal::Resting { .. } => self.open_resting(header, bytes, payload),
             Seal::Unchecked => Some(payload),
             Seal::Erased { .. } => None,
         }
+    }
+
+    /// Opens a frame of an idle link, which is idle afterwards. A forged frame wakes it: otherwise each one
+    /// would have the keys derived.
+    #[cold]
+    fn open_resting(
+        &mut self,
+        header: &Header,
+        bytes: &mut [u8],
+        payload: Range<usize>,
+    ) -> Option<Range<usize>> {
+        self.wake();
+        let opened = self.open(header, bytes, payload)?;
+        self.rest();
+        Some(opened)
+    }
+
+    /// Derives the keys for one frame.
+    #[cold]
+    fn while_awake<T>(&mut self, with: impl FnOnce(&mut Seal) -> T) -> T {
+        self.wake();
+        let done = with(self);
+        self.rest();
+        done
     }
 
     /// Forgets the keys, because the link is dead.
     pub(crate) fn erase(&mut self) {
         *self = Seal::Erased { sealed: self.is_sealed() };
     }
+}
+
+/// What the keys of an idle link are derived from.
+pub(crate) struct RestingKeys {
+    keys: LinkKeys,
+    vector_aes: bool,
+    /// The newest sealing keys, by direction.
+    newest: [u64; 2],
 }
 
 /// The sealing keys of one direction. The two newest are kept, because frames are reordered.
@@ -313,6 +401,36 @@ mod tests {
             assert_eq!(open(&mut b, &forged), None);
         }
         assert!(open(&mut b, &bytes).is_some());
+    }
+
+    /// N-32: an idle link keeps its secrets only, and sends and accepts the same frames. A forged frame has
+    /// the keys derived once.
+    #[test]
+    fn idle_links_derive_their_keys_again() {
+        for mode in [Security::Fabric, Security::Sealed] {
+            let (mut a, mut b) = pair(mode);
+            let newest = 3 << KEY_LIFETIME_BITS;
+            for packet in [1, 1 << KEY_LIFETIME_BITS, 2 << KEY_LIFETIME_BITS, newest] {
+                let bytes = frame(&mut a, packet, b"some");
+                assert!(open(&mut b, &bytes).is_some(), "{mode:?}");
+            }
+            let awake = frame(&mut a, newest + 1, b"payload");
+            a.rest();
+            b.rest();
+            assert!(a.is_resting() && a.is_sealed() == (mode == Security::Sealed) && !a.can_tag());
+            let resting = frame(&mut a, newest + 1, b"payload");
+            assert_eq!(awake, resting, "{mode:?}");
+            assert_eq!(open(&mut b, &resting).as_deref(), Some(&b"payload"[..]), "{mode:?}");
+            assert!(a.is_resting() && b.is_resting());
+            let mut forged = resting.clone();
+            *forged.last_mut().unwrap() ^= 1;
+            assert_eq!(open(&mut b, &forged), None);
+            assert!(!b.is_resting());
+            assert!(open(&mut b, &resting).is_some());
+        }
+        let (mut open, _) = pair(Security::Open);
+        open.rest();
+        assert!(!open.is_resting() && open.can_tag());
     }
 
     /// L-34: open mode drops frames of another epoch, truncated frames and concatenated ones.

@@ -31,6 +31,8 @@ const _: () = assert!(HEADER_LEN == GROUP - BLOCK, "the shortest frame is one bl
 
 /// The secrets of one direction.
 pub(crate) struct TagKey {
+    /// What the others are derived from.
+    secret: [u8; 32],
     hash: Polyval,
     pad: Aes128Enc,
     /// For AEGIS. The variants' initial states differ, and a packet number is used with one of them only.
@@ -45,6 +47,7 @@ impl TagKey {
         let mut parts = secrets(secret);
         let [hash, pad, long] = parts;
         let key = TagKey {
+            secret: *secret,
             hash: Polyval::new(&hash.into()),
             pad: Aes128Enc::new(&pad.into()),
             long,
@@ -52,6 +55,11 @@ impl TagKey {
         };
         parts.iter_mut().for_each(|part| erase(part));
         key
+    }
+
+    /// Returns what the key was made of.
+    pub(crate) fn parts(&self) -> (&[u8; 32], bool) {
+        (&self.secret, self.wide_beyond == SHORT_FRAME)
     }
 
     /// Returns the tag of a frame whose tag field is zero. A packet number must be used only once.
@@ -103,6 +111,7 @@ impl Drop for TagKey {
         overwrite(&mut self.hash, Polyval::new(&[0; 16].into()));
         overwrite(&mut self.pad, Aes128Enc::new(&[0; 16].into()));
         erase(&mut self.long);
+        erase(&mut self.secret);
     }
 }
 

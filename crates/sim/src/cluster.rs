@@ -257,6 +257,8 @@ impl Cluster {
         while lock(&run.net).now() < end {
             run.step()?;
         }
+        // What the network keeps is no memory of the nodes.
+        lock(&run.net).shrink();
         watch();
         Ok(ClusterReport { deaths: run.deaths, ..report })
     }

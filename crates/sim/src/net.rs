@@ -431,6 +431,22 @@ impl Net {
         }
     }
 
+    /// Gives the memory of frames and events back that are not under way.
+    pub(crate) fn shrink(&mut self) {
+        self.free.sort_unstable();
+        for frame in &self.free {
+            self.frames[*frame as usize].bytes.clear();
+        }
+        while self.free.last().is_some_and(|last| *last as usize + 1 == self.frames.len()) {
+            self.free.pop();
+            self.frames.pop();
+        }
+        self.frames.iter_mut().for_each(|frame| frame.bytes.shrink_to_fit());
+        self.frames.shrink_to_fit();
+        self.free.shrink_to_fit();
+        self.heap.shrink_to_fit();
+    }
+
     /// Copies a frame.
     fn keep(&mut self, from: u32, bytes: &[u8]) -> u32 {
         let frame = self.free.pop().unwrap_or_else(|| {

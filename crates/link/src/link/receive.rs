@@ -57,6 +57,7 @@ impl Link {
         }
         self.receiver.replay.mark(now, header.packet);
         self.reports.counters.frames_accepted += 1;
+        let pause = now.saturating_sub(self.liveness.heard_at());
         self.liveness.on_frame(now);
         if header.flags & flags::ACK_REQUESTED != 0 {
             self.receiver.on_request(header.has_slot());
@@ -70,8 +71,13 @@ impl Link {
             return Ok((None, payload));
         }
         if !header.has_slot() {
+            if pause > self.config.silence / 8 {
+                // A heartbeat: the peer sends them for both sides (L-17).
+                self.rest();
+            }
             return Ok((None, payload));
         }
+        self.wake();
         if let Some((offset, total)) = ext.fragment {
             let keeps = self.config.recovery.rules().keeps_ahead();
             let arrival = self.receiver.accept_fragment(header.slot, offset, total, keeps);
@@ -86,7 +92,7 @@ impl Link {
     #[inline]
     pub fn handle_next(&mut self, now: Nanos, bytes: &mut [u8]) -> Option<Result<Range<usize>, FrameError>> {
         let Link { sender, receiver, .. } = self;
-        if self.state != State::Open || !receiver.takes_next() {
+        if self.state != State::Open || !receiver.takes_next() || self.seal.is_resting() {
             return None;
         }
         let sealed = if self.seal.is_sealed() { flags::SEALED } else { 0 };

@@ -45,8 +45,8 @@ impl Link {
         if now >= self.liveness.heartbeat_at(&self.config) {
             self.request_due = true;
             self.liveness.on_request(now);
-            // N-27: nothing was received for a while, and an idle link keeps no more memory than a new one.
-            self.sender.shrink();
+            // Nothing was received for a while.
+            self.rest();
         }
     }
 

@@ -88,14 +88,15 @@ impl Link {
 
     /// Returns whether a slot of `len` bytes can be sent at once, with [`Link::send_now`]: it fits one frame,
     /// no other slot is unsent, window and credit have room, no selective acknowledgement is needed, the link
-    /// is not sealed, and the caller has neither events nor many freed tokens to poll.
+    /// is neither sealed nor idle, and the caller has neither events nor many freed tokens to poll.
     #[inline]
     pub fn can_send_now(&self, len: usize) -> bool {
         self.state == State::Open
             && self.sender.queue.is_idle()
             && self.sender.has_room()
             && len <= self.slot_capacity()
-            && !(self.receiver.has_ahead() || self.seal.is_sealed())
+            && self.seal.can_tag()
+            && !self.receiver.has_ahead()
             && self.reports.events.is_empty()
             && self.sender.queue.freed_len() < MAX_FREED
     }

@@ -264,6 +264,7 @@ impl Lane {
             peer.handlers.learn(name, number, &self.names);
         }
         if last {
+            peer.handlers.complete();
             peer.state = PeerState::Up;
             let incarnation = peer.incarnation;
             self.tags.peer_up(peer.id());

@@ -69,7 +69,8 @@ impl HandlerNames {
 /// The handlers that one peer has announced on its channel.
 #[derive(Debug, Default)]
 pub(crate) struct PeerHandlers {
-    table: HashMap<String, u16>,
+    /// By name, in order.
+    table: Vec<(Box<str>, u16)>,
     /// By key.
     numbers: Vec<u16>,
 }
@@ -87,7 +88,10 @@ impl PeerHandlers {
 
     /// Enters a handler of the peer.
     pub(crate) fn learn(&mut self, name: &str, number: u16, names: &HandlerNames) {
-        self.table.insert(name.to_owned(), number);
+        match self.find(name) {
+            Ok(at) => self.table[at].1 = number,
+            Err(at) => self.table.insert(at, (name.into(), number)),
+        }
         if let Some(key) = names.find(name) {
             self.set(key, number);
         }
@@ -95,12 +99,22 @@ impl PeerHandlers {
 
     /// This node has a new key for a name.
     pub(crate) fn add_key(&mut self, key: Key, name: &str) {
-        self.set(key, self.table.get(name).copied().unwrap_or(UNKNOWN));
+        self.set(key, self.find(name).map_or(UNKNOWN, |at| self.table[at].1));
+    }
+
+    fn find(&self, name: &str) -> Result<usize, usize> {
+        self.table.binary_search_by(|(entered, _)| (**entered).cmp(name))
+    }
+
+    /// All handlers of the peer have been entered.
+    pub(crate) fn complete(&mut self) {
+        self.table.shrink_to_fit();
     }
 
     fn set(&mut self, key: Key, number: u16) {
         let at = key.0 as usize;
         if self.numbers.len() <= at {
+            self.numbers.reserve_exact(at + 1 - self.numbers.len());
             self.numbers.resize(at + 1, UNKNOWN);
         }
         self.numbers[at] = number;

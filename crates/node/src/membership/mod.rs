@@ -45,7 +45,7 @@ impl Peers {
             let why = format!("the member at {addr} cannot be reached from {own}: another IP version");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
-        let mut peers = Peers { table: PeerTable::default(), roster: Roster::new(job, lane, own) };
+        let mut peers = Peers { table: PeerTable::default(), roster: Roster::new(job, lane, own, config) };
         let me = peers.roster.peer(device, config, peers.me())?;
         peers.table.get_or_insert_with(peers.roster.me(), || me);
         Ok(peers)

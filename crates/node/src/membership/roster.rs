@@ -26,12 +26,14 @@ pub(crate) struct Roster {
     joined: Vec<Member>,
     /// The port of this lane, which peers cannot know; zero for lane 0.
     port: u16,
+    /// What all links share.
+    config: Arc<Config>,
     routes: HashMap<SocketAddr, RouteId>,
 }
 
 impl Roster {
     /// The roster of a lane of `job` whose device has the address `own`.
-    pub(crate) fn new(job: &Job, lane: u16, own: SocketAddr) -> Roster {
+    pub(crate) fn new(job: &Job, lane: u16, own: SocketAddr, config: &Config) -> Roster {
         Roster {
             me: Address::new(job.rank, lane),
             key: job.key.clone(),
@@ -39,6 +41,7 @@ impl Roster {
             members: job.members.clone(),
             joined: Vec::new(),
             port: if lane == 0 { 0 } else { own.port() },
+            config: Arc::new(config.clone()),
             routes: HashMap::new(),
         }
     }
@@ -94,7 +97,10 @@ impl Roster {
             port: self.port,
             max_frame: device.max_frame(route),
         };
-        let link = LinkChannel::new(Peering::new(params, config.clone()), route);
+        let mut peering = Peering::new(params, self.config.clone());
+        // The device may accept them no longer, or again.
+        peering.set_raw_frames(config.raw_frames);
+        let link = LinkChannel::new(peering, route);
         let (own, member) = (self.member(self.me.rank), self.member(process));
         let local = LocalHints {
             same_host: own.is_on_host_of(member),

@@ -101,19 +101,22 @@ impl Memory {
 
     /// Starts a channel to an incarnation of a peer. Nothing of a former one leaks into it (N-4).
     pub(crate) fn peer_up(&mut self, id: PeerId) {
-        self.peers.add(id);
+        if !self.peers.start(id) {
+            return;
+        }
         // Requests that were made between two channels must not be lost.
         self.end_requests(id.rank, Failure::PeerGone(id.rank, Down::Died(Death::Restarted)));
-        let peer = self.peers.add(id);
-        (peer.id, peer.ended) = (id, None);
+        if let Some(peer) = self.peers.get_mut(id.rank) {
+            (peer.id, peer.ended) = (id, None);
+        }
     }
 
     /// Ends the channel to a peer, and all requests that were made on it. Further requests fail with
     /// the first reason.
     pub(crate) fn peer_down(&mut self, rank: Rank, why: Failure) {
-        let Some(peer) = self.peers.get_mut(rank) else { return };
-        peer.ended.get_or_insert(why);
-        self.end_requests(rank, why);
+        if self.peers.end(rank, why) {
+            self.end_requests(rank, why);
+        }
     }
 
     /// Returns whether peers may access memory of this node, or this node waits for answers: then it must be

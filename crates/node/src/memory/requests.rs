@@ -320,8 +320,11 @@ impl Memory {
     }
 
     fn check_queue(&self, rank: Rank) -> Result<(), SendError> {
-        let peer = self.peers.get(rank).ok_or(SendError::WouldBlock)?;
-        if peer.requests.queue.len() >= MAX_QUEUED { Err(SendError::WouldBlock) } else { Ok(()) }
+        let has_room = match self.peers.get(rank) {
+            Some(peer) => peer.requests.queue.len() < MAX_QUEUED,
+            None => self.peers.contains(rank),
+        };
+        if has_room { Ok(()) } else { Err(SendError::WouldBlock) }
     }
 
     /// Adds a request to its peer's queue.
