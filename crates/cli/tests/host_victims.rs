@@ -76,12 +76,12 @@ fn random_victims() {
         return tautline_skips::skip("random_victims", why);
     }
     let jobs = tautline_skips::number("TAUTLINE_TEST_JOBS", JOBS);
-    let seed = tautline_skips::number(tautline_skips::SEED, 1);
+    let first = tautline_skips::number(tautline_skips::SEED, 0) * jobs;
     let work = |worker: u64| {
         let hosts = Hosts::new(&format!("victims-{worker}"));
         mark_agents(&hosts);
         let mine = (worker..jobs).step_by(WORKERS as usize);
-        mine.map(|job| one_job(&hosts, seed.wrapping_add(job), job)).count() as u64
+        mine.map(|job| one_job(&hosts, first + job, job)).count() as u64
     };
     let done = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..WORKERS).map(|worker| scope.spawn(move || work(worker))).collect();

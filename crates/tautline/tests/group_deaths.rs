@@ -159,7 +159,7 @@ fn outcome(process: &mut Process, run: u64) -> Vec<String> {
 #[test]
 fn members_are_killed() {
     let runs = tautline_skips::number("TAUTLINE_GROUP_DEATHS", 50);
-    let first = tautline_skips::number("TAUTLINE_GROUP_DEATHS_FROM", 0);
+    let first = tautline_skips::number(tautline_skips::SEED, 0) * runs;
     let _limit = Limit::seconds(60 + 10 * runs);
     for run in first..first + runs {
         let fate = Fate::of(run);
@@ -176,4 +176,5 @@ fn members_are_killed() {
             assert_eq!(other, &outcomes[0].1, "run {run}: {fate:?}: ranks {} and {rank}", outcomes[0].0);
         }
     }
+    tautline_skips::did(runs);
 }

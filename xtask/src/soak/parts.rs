@@ -137,6 +137,22 @@ pub fn all() -> Result<Vec<Part>> {
             test,
         ),
         part(
+            "group-deaths",
+            "jobs",
+            (1_000, 2, 250),
+            "TAUTLINE_SEED=SEED TAUTLINE_GROUP_DEATHS=COUNT cargo test BUILD -p tautline-tests --test processes \
+             -- --exact group_deaths::members_are_killed",
+            test,
+        ),
+        part(
+            "host-deaths",
+            "jobs",
+            (1_000, 6, 100),
+            "TAUTLINE_SEED=SEED TAUTLINE_TEST_JOBS=COUNT cargo test BUILD -p tautline-cli --test host_victims \
+             -- --exact random_victims",
+            test,
+        ),
+        part(
             "nodes",
             "nodes",
             (10_000, 100, 10_000),
@@ -340,6 +356,8 @@ mod tests {
             ("random_kills", "crates/tautline/tests/local_deaths.rs"),
             ("killed_peers_are_replaced", "crates/tautline/tests/xdp_kills.rs"),
             ("a_rank_that_is_killed_at_random_ends_the_job", "crates/cli/tests/mpi_deaths.rs"),
+            ("group_deaths::members_are_killed", "crates/tautline/tests/group_deaths.rs"),
+            ("random_victims", "crates/cli/tests/host_victims.rs"),
             ("many_nodes", "crates/sim/tests/cluster.rs"),
         ];
         let parts = all().unwrap();
