@@ -179,8 +179,9 @@ fn find(victim: Victim, launcher: &Child, mark: &str, random: &mut Random) -> Op
     let is_agent = |pid: &u32| agents.iter().any(|(agent, _)| agent == pid);
     let children = |of: u32| all.iter().map(|(pid, _)| *pid).filter(move |pid| parent_of(*pid) == Some(of));
     let candidates: Vec<u32> = match victim {
-        Victim::Launcher => vec![launcher.id()],
-        Victim::Ssh => children(launcher.id()).collect(),
+        // Its supervisor, which is the process that the test has started, or the launcher itself.
+        Victim::Launcher => std::iter::once(launcher.id()).chain(children(launcher.id())).collect(),
+        Victim::Ssh => children(launcher.id()).flat_map(children).collect(),
         Victim::Agent => agents.iter().map(|(pid, _)| *pid).collect(),
         Victim::Supervisor => agents.iter().filter_map(|(pid, _)| parent_of(*pid)).collect(),
         Victim::Rank | Victim::Link => all

@@ -8,7 +8,10 @@ use std::process::{Command, Stdio};
 use common::hosts::{Hosts, MARK, lacks_hosts, marked, parent_of};
 use common::jobs::{LIVES, check_restart, expected, lines, run, said};
 use common::joins::{check_ends_are_told, check_joins};
-use common::{PATIENCE, as_program, cores_allowed, is_running, kill, read_line, until};
+use common::{
+    PATIENCE, RunningJob, as_program, children_of, cores_allowed, is_running, kill, launcher_of, read_line,
+    until,
+};
 
 /// The program of the jobs.
 #[test]
@@ -55,6 +58,8 @@ fn on_two_hosts() {
     a_program_that_one_host_lacks_is_named(&hosts);
     ranks_join_on_the_hosts(&hosts);
     joined_ranks_belong_to_the_command(&hosts);
+    late_answers_are_not_taken_for_those_to_other_requests(&hosts);
+    output_that_nobody_reads_ends_the_job(&hosts);
     // N-26: on a host of the job, and on one that it has not used.
     for (list, at) in [("a:2", "a"), ("a,b", "b"), ("a:2", "b")] {
         let join = |job: u32| hosts.tautline(&["--join", &job.to_string(), "--hosts", at]);
@@ -163,6 +168,49 @@ fn joined_ranks_belong_to_the_command(hosts: &Hosts) {
     assert_eq!(job.wait().unwrap().code(), Some(130));
 }
 
+/// J-26: a host answers a request when it has been given up, and another one is being carried out.
+fn late_answers_are_not_taken_for_those_to_other_requests(hosts: &Hosts) {
+    let mut job = hosts.tautline(&["--hosts", "a", "--keep-going", "sh", "-c", "echo $$; exec sleep 1000"]);
+    job.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let RunningJob(job) = &mut RunningJob(job.spawn().unwrap());
+    let rank: u32 = read_line(job.stdout.as_mut().unwrap()).parse().unwrap();
+    let agent = parent_of(rank).unwrap();
+    let join = |host: &str, program: &[&str]| {
+        let number = job.id().to_string();
+        let mut command = hosts.tautline(&[&["--join", &number, "--hosts", host], program].concat());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    kill(agent, "STOP");
+    let refused = join("a,gone", &["true"]).wait_with_output().unwrap();
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("gone cannot be reached"), "{refused:?}");
+    // The port in the description, and that of the socket.
+    let program = r#"d=$(cat <&$TAUTLINE_JOB_FD); s=$(echo "$d" | sed -n 's/^socket //p')
+        told=$(echo "$d" | sed -n 's/^member 1 [^:]*:\([0-9]*\).*/\1/p')
+        inode=$(readlink /proc/$$/fd/$s | tr -dc 0-9)
+        real=$(sed -n "s/^ *[0-9]*: [0-9A-F]*:\([0-9A-F]*\) .* $inode .*/\1/p" /proc/net/udp)
+        echo $told $((0x$real))"#;
+    let joined = join("a", &["sh", "-c", program]);
+    kill(agent, "CONT");
+    let joined = joined.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&joined.stdout);
+    let (told, real) = text.trim().split_once(' ').unwrap_or_else(|| panic!("{joined:?}"));
+    assert!(!told.is_empty() && told == real, "{joined:?}");
+    kill(job.id(), "INT");
+    assert_eq!(job.wait().unwrap().code(), Some(130));
+}
+
+/// A reader that has gone ends the job, as it ends a single program.
+fn output_that_nobody_reads_ends_the_job(hosts: &Hosts) {
+    for options in [&["--hosts", "a,b"][..], &["--hosts", "a,b", "--tag"]] {
+        let mut job = hosts.tautline(&[options, &["--grace", "0.2", "yes"]].concat());
+        job.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let RunningJob(job) = &mut RunningJob(job.spawn().unwrap());
+        read_line(job.stdout.as_mut().unwrap());
+        drop(job.stdout.take());
+        assert_eq!(job.wait().unwrap().code(), Some(141));
+    }
+}
+
 /// The hosts share their files, but for a directory that one of them hides.
 fn a_program_that_one_host_lacks_is_named(hosts: &Hosts) {
     let folder = hosts.folder.join("programs");
@@ -255,6 +303,7 @@ fn mistakes_are_named_before_anything_starts(hosts: &Hosts) {
         (&["--hosts", "no-such-user@a", "touch", touch], &["the host no-such-user@a cannot be reached"]),
         (&["--hosts", "a,b,a", "touch", touch], &["the host a is named twice"]),
         (&["--hosts", "a:0,b", "touch", touch], &["the host a has 0 processes"]),
+        (&["--hosts", "a,a2", "touch", touch], &["a and a2 are the same host", "name it once"]),
         (&["--hostfile", "/bin/sh", "touch", touch], &["cannot read the host file /bin/sh"]),
         (&["--hosts", "a,b", "--wdir", "/no/such", "touch", touch], &["on the host a: cannot enter"]),
         (&["--hosts", "a,b", "--interface", "no7", "touch", touch], &["on the host a:", "no7", "10.214.0.1"]),
@@ -296,7 +345,7 @@ fn failures_end_the_job(hosts: &Hosts) {
 
 /// J-17, J-19: whichever process of the control connections is killed, no rank survives on any host.
 fn nothing_survives_the_launcher_or_an_agent(hosts: &Hosts) {
-    for victim in ["tautline", "ssh", "agent"] {
+    for victim in ["supervisor", "launcher", "ssh", "agent"] {
         let mark = format!("{}-{victim}", std::process::id());
         let variable = format!("{MARK}={mark}");
         let script = "echo up; exec sleep 1000";
@@ -312,14 +361,11 @@ fn nothing_survives_the_launcher_or_an_agent(hosts: &Hosts) {
             ranks = marked(&mark);
             ranks.len() == 2
         });
-        let ssh = || {
-            let numbers = std::fs::read_dir("/proc").unwrap().flatten();
-            let mut numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-            numbers.find(|pid| parent_of(*pid) == Some(job.id())).expect("the launcher has a child: ssh")
-        };
+        let launcher = launcher_of(job.id());
         match victim {
-            "tautline" => kill(job.id(), "KILL"),
-            "ssh" => kill(ssh(), "KILL"),
+            "supervisor" => kill(job.id(), "KILL"),
+            "launcher" => kill(launcher, "KILL"),
+            "ssh" => kill(children_of(launcher)[0], "KILL"),
             _ => kill(parent_of(ranks[0].0).unwrap(), "KILL"),
         }
         let status = job.wait().unwrap();

@@ -24,8 +24,8 @@ pub(crate) fn spawn(
     let refused = |why: &str| Error::Join(JoinError::Launcher(why.to_owned()));
     let Some(Control(Some(path))) = core.attachment::<Control>() else {
         return Err(refused(
-            "ranks are added to jobs that `tautline run` started, by processes that watch members: call \
-             Builder::watch_members before joining",
+            "it adds no ranks for this process: only `tautline run` can, for programs that call \
+             Builder::watch_members before they join",
         ));
     };
     let request = Request::from_here(count, program.to_owned(), arguments).map_err(JoinError::System)?;

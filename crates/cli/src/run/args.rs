@@ -25,6 +25,7 @@ Examples:
   tautline run -n 2 --join 4711 ./worker
         Two more processes in the job whose tautline run, on this host and of this user, has the process number
         4711. They get the next ranks; their output and exit code are those of this command, and they end with it.
+        If one fails, the job ends, unless it has --keep-going.
         Of a job on several hosts, --hosts a,d names those that take them, also ones that the job has not used yet;
         without it they go where the fewest ranks run.
   tautline run -n 2 --fault loss=5%,reorder=10%,seed=7 ./hello

@@ -132,7 +132,7 @@ pub fn place(hosts: &[Host], ppn: Option<usize>, n: usize) -> Result<Vec<(usize,
     }
     if next < n {
         bail!(
-            "{n} processes do not fit: the hosts take {next}\nname more hosts, or give them more processes: --ppn, or b:4"
+            "{n} processes do not fit: the hosts take {next}\nname more hosts, or give a host more processes: b:4"
         );
     }
     Ok(placed)

@@ -35,13 +35,16 @@ pub fn run(args: &RunArgs, job: &str) -> Result<ExitCode> {
     let mut started = match ask(&socket_path(launcher), &request, Some(streams)) {
         Ok(started) => started,
         Err(ControlError::Refused(why)) => bail!("job {job} refused: {why}"),
-        Err(ControlError::Gone(error)) => return Err(absent(launcher, &error)),
+        Err(ControlError::Gone(_)) => return Err(absent(launcher)),
     };
     let mut code = 0;
     for _ in started.ranks.clone() {
-        let Some((_, ended)) = started.next_end() else {
+        let Some((rank, ended)) = started.next_end() else {
             bail!("job {job} has ended, and its ranks with it");
         };
+        if ended != 0 {
+            report!("tautline: rank {rank} of job {job} ended with exit code {ended}");
+        }
         if code == 0 {
             code = ended;
         }
@@ -50,7 +53,7 @@ pub fn run(args: &RunArgs, job: &str) -> Result<ExitCode> {
 }
 
 /// Why there is nobody to ask.
-fn absent(launcher: u32, error: &std::io::Error) -> anyhow::Error {
+fn absent(launcher: u32) -> anyhow::Error {
     let own = rustix::process::geteuid().as_raw();
     match std::fs::metadata(format!("/proc/{launcher}")) {
         Ok(process) if process.uid() != own => {
@@ -60,7 +63,10 @@ fn absent(launcher: u32, error: &std::io::Error) -> anyhow::Error {
                 jobs()
             )
         }
-        Ok(_) => anyhow::anyhow!("process {launcher} is no job that can be joined: {error}\n{}", jobs()),
+        Ok(_) => anyhow::anyhow!(
+            "process {launcher} is no job that can be joined, or has not started its ranks yet\n{}",
+            jobs()
+        ),
         Err(_) => anyhow::anyhow!("there is no job {launcher}, or it has ended\n{}", jobs()),
     }
 }

@@ -121,8 +121,12 @@ pub fn run(mut args: RunArgs) -> Result<ExitCode> {
     }
     match hosts {
         Some(hosts) => {
+            let launcher = match supervised::begin(args.grace)? {
+                Begun::Launcher(launcher) => launcher,
+                Begun::Ended(code) => return Ok(code),
+            };
             let plan = JobPlan::new(&args, Some(hosts::capacity(&hosts, args.ppn)))?;
-            remote::run(&args, &plan, &hosts, &connector)
+            remote::run(&args, &plan, &hosts, &connector, launcher)
         }
         None => run_here(&args),
     }

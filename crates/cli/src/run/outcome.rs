@@ -72,6 +72,8 @@ pub struct Outcome {
     /// When the job must have ended, and for how long it may run.
     deadline: Option<(Instant, Duration)>,
     timed_out: bool,
+    /// Ranks that were sent SIGTERM for themselves, and when SIGKILL follows.
+    ending: Vec<(Instant, usize)>,
     /// Some output of the ranks could not be forwarded, or some process could not be ended.
     pub incomplete: bool,
 }
@@ -95,6 +97,7 @@ impl Outcome {
             interrupted: None,
             deadline,
             timed_out: false,
+            ending: Vec::new(),
             incomplete: false,
         }
     }
@@ -158,6 +161,25 @@ impl Outcome {
         let phase =
             if self.interrupted.replace(signal).is_some() { Phase::Killing } else { Phase::Terminating };
         self.enter(phase)
+    }
+
+    /// A rank was sent SIGTERM, because nobody wants it any more.
+    pub fn rank_unwanted(&mut self, rank: usize) {
+        self.ending.push((Instant::now() + self.grace, rank));
+    }
+
+    /// Ranks that are to be sent SIGKILL now: they have not ended within the grace.
+    pub fn overdue_ranks(&mut self) -> Vec<usize> {
+        let now = Instant::now();
+        let (overdue, later) = std::mem::take(&mut self.ending).into_iter().partition(|(due, _)| *due <= now);
+        self.ending = later;
+        let overdue: Vec<(Instant, usize)> = overdue;
+        overdue.into_iter().map(|(_, rank)| rank).filter(|rank| self.is_running(*rank)).collect()
+    }
+
+    /// When something is to be done although nothing has happened.
+    pub fn next_due(&self) -> Option<Instant> {
+        self.ending.iter().map(|(due, _)| *due).chain(self.due).min()
     }
 
     /// Whether this is the second signal, after all ranks have ended.
@@ -234,6 +256,8 @@ impl Outcome {
         let how = match end {
             RankEnd::Lost(why) => why.clone(),
             RankEnd::Status(status) => match status.signal() {
+                // Not by another process.
+                Some(9) if self.signalled[rank] => "killed by signal 9 (KILL)".to_owned(),
                 Some(signal) => format!("killed by signal {signal}{}", name_of(signal)),
                 None => format!("exit code {}", end.code()),
             },
@@ -242,6 +266,7 @@ impl Outcome {
             format!("{how} (the first to fail)")
         } else if self.signalled[rank] {
             let why = match (self.interrupted, self.timed_out) {
+                (Some(Signal::PIPE), _) => "nobody reads the output",
                 (Some(_), _) => "on request",
                 (None, true) => "the time was over",
                 (None, false) => "another rank had failed",

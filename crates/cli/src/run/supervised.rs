@@ -1,4 +1,4 @@
-//! The supervisor of the launcher of a job on this host (J-25).
+//! The supervisor of a launcher (J-25).
 //!
 //! The process that the user starts is the supervisor. It starts the same command again, which is the
 //! launcher, and waits for it. It outlives a launcher that is killed, and ends what that has started. If the
@@ -64,6 +64,7 @@ pub fn begin(grace: Duration) -> Result<Begun> {
     report!("tautline: the launcher was killed by signal {signal}; everything that it started is ended");
     let left = leftovers::end_all(grace, leftovers::sleep);
     record.clean_up();
+    let _ = std::fs::remove_file(super::control::socket_path(std::process::id()));
     if !left.is_empty() {
         let numbers: Vec<_> = left.iter().map(ToString::to_string).collect();
         super::watch::report_left("", &numbers.join(", "));

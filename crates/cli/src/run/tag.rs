@@ -50,8 +50,13 @@ fn forward<W: Write>(rank: usize, from: impl Read, to: impl Fn() -> W) -> io::Re
         if line.last() != Some(&b'\n') {
             line.push(b'\n');
         }
-        // Our own reader may be gone; the ranks must not stall for that.
         let mut out = to();
-        result = result.and(out.write_all(&line).and_then(|()| out.flush()));
+        let written = out.write_all(&line).and_then(|()| out.flush());
+        if written.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
+            // Nobody reads it: the rank is told, as if it had written to our output itself.
+            return result.and(written);
+        }
+        // The ranks must not stall for another error.
+        result = result.and(written);
     }
 }

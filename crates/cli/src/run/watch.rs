@@ -68,7 +68,7 @@ impl Watch<'_> {
     fn turn(&mut self, signals: &mut Signals) -> Result<()> {
         let asked = self.control.iter().map(Control::fd);
         let mut fds: Vec<_> = signals.fds().chain([self.alive.fd()]).chain(asked).map(readable).collect();
-        let happened = poll_until(&mut fds, self.outcome.due)?;
+        let happened = poll_until(&mut fds, self.outcome.next_due())?;
         drop(fds);
         if let Some(signal) = signals.take() {
             let sent = self.outcome.interrupt(signal);
@@ -77,9 +77,12 @@ impl Watch<'_> {
         if happened {
             self.reap()?;
             self.answer_requests();
-        } else {
+        } else if self.outcome.due.is_some_and(|due| Instant::now() >= due) {
             let sent = self.outcome.time_passed();
             self.signal_all(sent);
+        }
+        for rank in self.outcome.overdue_ranks() {
+            self.alive.signal(rank, Signal::KILL);
         }
         Ok(())
     }
@@ -110,6 +113,7 @@ impl Watch<'_> {
         for gone in control.poll() {
             for rank in gone {
                 self.alive.signal(rank, Signal::TERM);
+                self.outcome.rank_unwanted(rank);
             }
         }
         while let Some((id, request, streams)) = control.next_request() {

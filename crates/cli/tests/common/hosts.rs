@@ -52,7 +52,7 @@ impl Hosts {
         // The first value of an option counts. That of a host which is there includes the time that its sshd
         // takes to answer.
         let client = format!(
-            "Host a\nHostName 10.214.0.1\nHost b\nHostName 10.214.0.2\n\
+            "Host a\nHostName 10.214.0.1\nHost b\nHostName 10.214.0.2\nHost a2\nHostName 10.214.0.1\n\
              Host gone\nHostName 10.214.0.9\nConnectTimeout 2\nHost *\n\
              IdentityFile {folder}/key\nIdentitiesOnly yes\nUserKnownHostsFile {folder}/known\n\
              StrictHostKeyChecking no\nBatchMode yes\nConnectTimeout 30\nConnectionAttempts 1\nLogLevel ERROR\n"

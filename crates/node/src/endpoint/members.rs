@@ -38,16 +38,15 @@ impl Members {
         Ok(())
     }
 
-    /// A member that had ended was started again: it can be connected to. An error if this node is closed.
+    /// A member that had ended was started again: it can be connected to, once a channel that it still has is
+    /// over. An error if this node is closed.
     pub fn started(&self, rank: Rank) -> Result<(), SendError> {
         let endpoint = self.endpoint().ok_or(SendError::Closed)?;
         let own = endpoint.rank();
         endpoint.with(|lane| {
-            let Some(peer) = lane.peer(rank).filter(|_| rank != own) else { return };
-            if matches!(peer.state, PeerState::Down(_)) && !peer.channel.link.is_in_use() {
-                peer.state = PeerState::Unknown;
+            if lane.peer(rank).is_some() && rank != own {
+                lane.member_started(rank);
             }
-            lane.push_event(Event::MemberStarted { member: rank });
         })?;
         endpoint.waker().wake();
         Ok(())

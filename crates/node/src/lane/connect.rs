@@ -265,7 +265,7 @@ impl Lane {
         }
         if last {
             peer.handlers.complete();
-            peer.state = PeerState::Up;
+            (peer.state, peer.restarted) = (PeerState::Up, false);
             let incarnation = peer.incarnation;
             self.tags.peer_up(peer.id());
             self.multicast.peer_up(peer.id());

@@ -73,6 +73,22 @@ impl Lane {
             let incarnation = peer.incarnation;
             self.push_event(Event::PeerDown { peer: rank, incarnation, why });
         }
+        self.forget_restarted(rank);
+    }
+
+    /// A member that had ended was started again (N-26).
+    pub(crate) fn member_started(&mut self, rank: Rank) {
+        self.peers.member_mut(rank).restarted = true;
+        self.forget_restarted(rank);
+        self.push_event(Event::MemberStarted { member: rank });
+    }
+
+    /// The end of a process is nothing that is known of the one that was started in its place.
+    fn forget_restarted(&mut self, rank: Rank) {
+        let peer = self.peers.member_mut(rank);
+        if peer.restarted && matches!(peer.state, PeerState::Down(_)) && !peer.channel.link.is_in_use() {
+            (peer.restarted, peer.state) = (false, PeerState::Unknown);
+        }
     }
 
     /// A peer sent, under its own authentication, what no correct peer sends: its channel ends.

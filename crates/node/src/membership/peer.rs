@@ -53,6 +53,8 @@ pub(crate) struct Peer {
     /// This node has announced its handlers on the channel.
     pub(crate) announced: bool,
     pub(crate) local: LocalHints,
+    /// The process was started again, while the channel to its former life was still up.
+    pub(crate) restarted: bool,
     /// Where the hello came from that was answered last, if the peer is another lane than lane 0 of its rank
     /// (H-13).
     pub(crate) answered_at: Option<RouteId>,
@@ -85,6 +87,7 @@ impl Peer {
             connect_by: 0,
             announced: false,
             local,
+            restarted: false,
             answered_at: None,
             liveness: None,
         }

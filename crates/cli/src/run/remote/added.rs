@@ -24,6 +24,7 @@ pub(super) struct Adding {
 impl Agent {
     /// Checks what can be checked before processes join, and tells the launcher where they will be.
     pub(super) fn prepare_added(&mut self, add: Add) {
+        let request = add.request;
         let prepared = || -> Result<(Adding, Vec<SocketAddr>, u64)> {
             if !add.dir.is_dir() {
                 bail!("there is no directory {}\ngive another one: --wdir DIR", add.dir.display());
@@ -38,9 +39,9 @@ impl Agent {
         match prepared() {
             Ok((adding, addrs, host)) => {
                 self.adding = Some(adding);
-                self.outbox.push(FromAgent::Added { addrs, host });
+                self.outbox.push(FromAgent::Added { request, addrs, host });
             }
-            Err(error) => self.outbox.push(FromAgent::NotAdded(format!("{error:#}"))),
+            Err(error) => self.outbox.push(FromAgent::NotAdded(request, format!("{error:#}"))),
         }
     }
 
@@ -60,8 +61,9 @@ impl Agent {
     }
 
     /// Starts what was prepared, or forgets it.
-    pub(super) fn start_added(&mut self, start: bool) {
-        let Some(Adding { add, file, sockets }) = self.adding.take().filter(|_| start) else { return };
+    pub(super) fn start_added(&mut self, request: u64, start: bool) {
+        let prepared = self.adding.take_if(|adding| adding.add.request == request);
+        let Some(Adding { add, file, sockets }) = prepared.filter(|_| start) else { return };
         let add = Rc::new(add);
         for (rank, socket) in add.ranks.clone().zip(sockets) {
             let prepared = &mut self.crew.prepared;

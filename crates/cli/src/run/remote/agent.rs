@@ -415,7 +415,7 @@ impl Agent {
             Event::Said(ToAgent::NoRestart) => self.restarts = false,
             Event::Said(ToAgent::Add(add)) => self.prepare_added(*add),
             Event::Said(ToAgent::Joined(addr, host)) => self.rank_joined(addr, host),
-            Event::Said(ToAgent::StartAdded(start)) => self.start_added(start),
+            Event::Said(ToAgent::StartAdded(request, start)) => self.start_added(request, start),
             Event::Said(ToAgent::SignalRank(rank, number)) => {
                 if let (Some(index), Some(signal)) = (self.crew.index(rank), Signal::from_named_raw(number)) {
                     self.alive.signal(index, signal);

@@ -44,7 +44,7 @@ impl Connector {
     /// A command that shows whether a host can be reached.
     fn check(&self, name: &str) -> String {
         match self {
-            Connector::Ssh(_) => format!("check that this works without a password: ssh {name} true"),
+            Connector::Ssh(ssh) => format!("check that this works without a password: {ssh} {name} true"),
             Connector::Slurm => format!("check that this works: srun --overlap --nodelist={name} true"),
         }
     }

@@ -73,6 +73,8 @@ pub struct Start {
 /// Processes that are to join the running job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Add {
+    /// The number of the request, which the answer repeats.
+    pub request: u64,
     /// Their ranks.
     pub ranks: std::ops::Range<usize>,
     /// The program and its arguments.
@@ -102,8 +104,8 @@ pub enum ToAgent {
     Add(Box<Add>),
     /// A process joins the job, the next one, at this address and on this host: tell all others.
     Joined(SocketAddr, u64),
-    /// Start what was prepared by `Add`, or forget it.
-    StartAdded(bool),
+    /// Start what was prepared for the request of this number, or forget it.
+    StartAdded(u64, bool),
     /// Send a signal to one process.
     SignalRank(u32, i32),
     /// The answer to a request: the first rank and how many there are, or why there are none.
@@ -143,13 +145,14 @@ pub enum FromAgent {
     Done {
         left: Vec<i32>,
     },
-    /// What was asked for by `Add` can be started, at these addresses.
+    /// What the request of this number asks for can be started, at these addresses.
     Added {
+        request: u64,
         addrs: Vec<SocketAddr>,
         host: u64,
     },
     /// It cannot.
-    NotAdded(String),
+    NotAdded(u64, String),
     /// A process of this host has asked for further ranks: the number of the request, and the request.
     Asked(u64, Vec<u8>),
     /// A process has ended, and all that it has started, or they have closed their output.
@@ -179,7 +182,7 @@ impl Message for ToAgent {
             ToAgent::NoRestart => (7, Vec::new()),
             ToAgent::Add(add) => (8, json(add)),
             ToAgent::Joined(addr, host) => (9, json(&(addr, host))),
-            ToAgent::StartAdded(start) => (10, vec![u8::from(*start)]),
+            ToAgent::StartAdded(request, start) => (10, json(&(request, start))),
             ToAgent::SignalRank(rank, signal) => (11, json(&(rank, signal))),
             ToAgent::Answer(id, answer) => (12, json(&(id, answer))),
         }
@@ -204,7 +207,10 @@ impl Message for ToAgent {
                 let (addr, host) = serde_json::from_slice(&body).ok()?;
                 ToAgent::Joined(addr, host)
             }
-            10 => ToAgent::StartAdded(*body.first()? != 0),
+            10 => {
+                let (request, start) = serde_json::from_slice(&body).ok()?;
+                ToAgent::StartAdded(request, start)
+            }
             11 => {
                 let (rank, signal) = serde_json::from_slice(&body).ok()?;
                 ToAgent::SignalRank(rank, signal)
@@ -231,8 +237,8 @@ impl Message for FromAgent {
             FromAgent::InputTaken => (5, Vec::new()),
             FromAgent::Exited { rank, status } => (6, json(&(rank, status))),
             FromAgent::Done { left } => (7, json(left)),
-            FromAgent::Added { addrs, host } => (8, json(&(addrs, host))),
-            FromAgent::NotAdded(why) => (9, why.clone().into_bytes()),
+            FromAgent::Added { request, addrs, host } => (8, json(&(request, addrs, host))),
+            FromAgent::NotAdded(request, why) => (9, json(&(request, why))),
             FromAgent::Asked(id, request) => (10, [&id.to_le_bytes()[..], request].concat()),
             FromAgent::OutputEnded(rank) => (11, rank.to_le_bytes().to_vec()),
         }
@@ -259,10 +265,13 @@ impl Message for FromAgent {
             }
             7 => FromAgent::Done { left: serde_json::from_slice(&body).ok()? },
             8 => {
-                let (addrs, host) = serde_json::from_slice(&body).ok()?;
-                FromAgent::Added { addrs, host }
+                let (request, addrs, host) = serde_json::from_slice(&body).ok()?;
+                FromAgent::Added { request, addrs, host }
             }
-            9 => FromAgent::NotAdded(String::from_utf8_lossy(&body).into_owned()),
+            9 => {
+                let (request, why) = serde_json::from_slice(&body).ok()?;
+                FromAgent::NotAdded(request, why)
+            }
             10 => {
                 let id = u64::from_le_bytes(*body.first_chunk()?);
                 body.drain(..8);
@@ -344,8 +353,8 @@ mod tests {
             FromAgent::Output { rank: 7, stream: Stream::Err, bytes: vec![0, 255] },
             FromAgent::Exited { rank: 1, status: -1 },
             FromAgent::Done { left: vec![3] },
-            FromAgent::Added { addrs: vec!["[::1]:7".parse().unwrap()], host: 9 },
-            FromAgent::NotAdded("why".into()),
+            FromAgent::Added { request: 3, addrs: vec!["[::1]:7".parse().unwrap()], host: 9 },
+            FromAgent::NotAdded(u64::MAX, "why".into()),
             FromAgent::Asked(7, vec![0, 1]),
             FromAgent::OutputEnded(u32::MAX),
             FromAgent::Alive,
@@ -358,12 +367,13 @@ mod tests {
         }
         assert!(read::<FromAgent>(&mut from).unwrap().is_none());
         let words = vec!["a".into(), "b".into()];
-        let add = Add { ranks: 3..5, words, dir: "/".into(), env: vec![("A".into(), "1".into())] };
+        let add =
+            Add { request: 7, ranks: 3..5, words, dir: "/".into(), env: vec![("A".into(), "1".into())] };
         for order in [
             ToAgent::Add(Box::new(add)),
             ToAgent::Joined("10.0.0.1:7000".parse().unwrap(), 1),
-            ToAgent::StartAdded(true),
-            ToAgent::StartAdded(false),
+            ToAgent::StartAdded(7, true),
+            ToAgent::StartAdded(u64::MAX, false),
             ToAgent::SignalRank(7, 15),
             ToAgent::Answer(1, Ok((2, 3))),
             ToAgent::Answer(1, Err("why".into())),

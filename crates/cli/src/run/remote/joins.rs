@@ -30,6 +30,8 @@ pub(super) struct Joins {
     waiting: VecDeque<Asked>,
     /// The request that is carried out.
     current: Option<Joining>,
+    /// How many were carried out.
+    begun: u64,
     /// Ranks whose ends are told to who asked for them.
     attached: HashMap<usize, Attached>,
 }
@@ -49,6 +51,8 @@ enum Asker {
 }
 
 struct Joining {
+    /// Tells answers of agents from those to former requests.
+    number: u64,
     asked: Asked,
     /// In the order of their ranks.
     parts: Vec<Part>,
@@ -72,14 +76,19 @@ struct Attached {
 }
 
 impl Joins {
-    /// Opens the socket on which the job is asked.
-    pub(super) fn open(job: &Job<'_>) -> Result<Joins> {
-        let control = Control::open(std::process::id());
+    /// Opens the socket on which the job is asked, under the number that the launcher has for users.
+    pub(super) fn open(job: &Job<'_>, launcher: u32) -> Result<Joins> {
+        let control = Control::open(launcher);
         if let Some(control) = &control {
             let (fd, events) = (control.fd().try_clone_to_owned()?, job.sender.clone());
             sys::notice(fd, move |handled| events.send((HERE, Event::Asked(handled))).is_ok());
         }
-        Ok(Joins { control, waiting: VecDeque::new(), current: None, attached: HashMap::new() })
+        Ok(Joins { control, waiting: VecDeque::new(), current: None, begun: 0, attached: HashMap::new() })
+    }
+
+    /// Whether an agent answers the request that is carried out, and not a former one.
+    pub(super) fn is_current(&self, request: u64) -> bool {
+        self.current.as_ref().is_some_and(|joining| joining.number == request)
     }
 
     /// Whether a host prepares ranks that join.
@@ -132,11 +141,16 @@ impl Watch<'_> {
         self.next_join();
     }
 
-    fn end_rank(&self, rank: usize) {
+    /// Ends a rank that nobody wants any more.
+    fn end_rank(&mut self, rank: usize) {
+        self.signal_rank(rank, Signal::TERM);
+        self.outcome.rank_unwanted(rank);
+    }
+
+    pub(super) fn signal_rank(&self, rank: usize, signal: Signal) {
         let host = self.job.ranks.iter().position(|ranks| ranks.contains(&rank));
         if let Some(host) = host.filter(|host| self.is_running(*host)) {
-            let order = ToAgent::SignalRank(rank as u32, Signal::TERM.as_raw());
-            self.job.connections[host].say(order);
+            self.job.connections[host].say(ToAgent::SignalRank(rank as u32, signal.as_raw()));
         }
     }
 
@@ -160,7 +174,8 @@ impl Watch<'_> {
             match self.place(&asked.request) {
                 Ok(parts) => {
                     let until = Instant::now() + PREPARE_WITHIN;
-                    self.joins.current = Some(Joining { asked, parts, until });
+                    self.joins.begun += 1;
+                    self.joins.current = Some(Joining { number: self.joins.begun, asked, parts, until });
                     self.prepare_running_hosts();
                 }
                 Err(error) => drop(self.answer(&asked.by, Err(error))),
@@ -215,11 +230,12 @@ impl Watch<'_> {
 
     /// Has the agents that serve the job prepare their parts. The others do when they have greeted.
     fn prepare_running_hosts(&self) {
-        let Some(Joining { asked, parts, .. }) = &self.joins.current else { return };
+        let Some(Joining { number, asked, parts, .. }) = &self.joins.current else { return };
         for part in parts.iter().filter(|part| self.is_running(part.host)) {
             let Request { dir, given, .. } = &asked.request;
             let words = words(&asked.request);
-            let add = Add { ranks: part.ranks.clone(), words, dir: dir.clone(), env: given.clone() };
+            let (request, ranks) = (*number, part.ranks.clone());
+            let add = Add { request, ranks, words, dir: dir.clone(), env: given.clone() };
             self.job.connections[part.host].say(ToAgent::Add(Box::new(add)));
         }
     }
@@ -254,6 +270,13 @@ impl Watch<'_> {
         }
     }
 
+    /// An agent cannot start its part.
+    pub(super) fn join_refused(&mut self, host: usize, why: &str) {
+        if self.joins.concerns(host) {
+            self.fail_join(&format!("on the host {}: {why}", self.job.connections[host].name));
+        }
+    }
+
     /// All agents are prepared: starts the ranks.
     fn start_joining(&mut self) -> Result<()> {
         let Some(Joining { parts, .. }) = &self.joins.current else { return Ok(()) };
@@ -272,13 +295,14 @@ impl Watch<'_> {
         for part in parts {
             self.job.ranks[part.host].extend(part.ranks.clone());
         }
-        if let Err(error) = self.job.check_addresses(&members) {
+        let checked = self.job.check_hosts(&members).and_then(|()| self.job.check_addresses(&members));
+        if let Err(error) = checked {
             for part in parts {
                 self.job.ranks[part.host].retain(|rank| !part.ranks.contains(rank));
             }
             return Err(error);
         }
-        let Some(Joining { asked, parts, .. }) = self.joins.current.take() else { return Ok(()) };
+        let Some(Joining { number, asked, parts, .. }) = self.joins.current.take() else { return Ok(()) };
         let first = self.job.members.len();
         for (addr, host) in &members[first..] {
             self.running().for_each(|connection| connection.say(ToAgent::Joined(*addr, *host)));
@@ -287,7 +311,7 @@ impl Watch<'_> {
         self.follow(first..self.job.members.len(), &asked, asked.streams.as_ref());
         for part in &parts {
             if self.is_running(part.host) {
-                self.job.connections[part.host].say(ToAgent::StartAdded(true));
+                self.job.connections[part.host].say(ToAgent::StartAdded(number, true));
             } else {
                 self.hosts[part.host] = HostState::Running;
                 self.job.start_on(part.host);
@@ -331,19 +355,45 @@ impl Watch<'_> {
 
     /// The request cannot be carried out: nothing of it is left, and the next one begins.
     pub(super) fn fail_join(&mut self, why: &str) {
-        let Some(Joining { asked, parts, .. }) = self.joins.current.take() else { return };
+        let Some(Joining { number, asked, parts, .. }) = self.joins.current.take() else { return };
+        self.forget_parts(number, &parts);
+        self.answer(&asked.by, Err(anyhow!(why.to_owned())));
+        self.next_join();
+    }
+
+    /// The processes of a host that was to take ranks have just ended. Other hosts take them, if the request
+    /// names none.
+    pub(super) fn host_gone(&mut self, host: usize) {
+        if !self.joins.concerns(host) {
+            return;
+        }
+        match self.joins.current.take_if(|joining| joining.asked.request.hosts.is_empty()) {
+            Some(joining) => {
+                self.forget_parts(joining.number, &joining.parts);
+                self.joins.waiting.push_front(joining.asked);
+                self.next_join();
+            }
+            None => {
+                let name = &self.job.connections[host].name;
+                self.fail_join(&format!("the processes on the host {name} have just ended\nask again"));
+            }
+        }
+    }
+
+    /// Has all hosts forget what they have prepared.
+    fn forget_parts(&mut self, number: u64, parts: &[Part]) {
         for part in parts {
             match self.hosts[part.host] {
                 HostState::Opening => {
                     self.hosts[part.host] = HostState::Done;
                     self.job.connections[part.host].abandon();
                 }
-                HostState::Running => self.job.connections[part.host].say(ToAgent::StartAdded(false)),
+                HostState::Running => {
+                    self.job.connections[part.host].say(ToAgent::StartAdded(number, false));
+                }
                 HostState::Done => {}
             }
         }
-        self.answer(&asked.by, Err(anyhow!(why.to_owned())));
-        self.next_join();
     }
 
     /// Fails a request that a host has not answered in time.

@@ -26,7 +26,8 @@ use tautline_launch::{encode_key, random_key};
 
 use super::hosts::{self, Host};
 use super::notices::Notice;
-use super::outcome::{Outcome, RankEnd};
+use super::outcome::{Outcome, Phase, RankEnd};
+use super::supervised::Launcher;
 use super::{JobPlan, RunArgs, watch};
 use crate::sys::{self, poll_until, readable};
 use connection::Connection;
@@ -62,7 +63,13 @@ enum Event {
 const HERE: usize = usize::MAX;
 
 /// Starts the job on the hosts and waits for its end.
-pub fn run(args: &RunArgs, plan: &JobPlan, hosts: &[Host], connector: &Connector) -> Result<ExitCode> {
+pub fn run(
+    args: &RunArgs,
+    plan: &JobPlan,
+    hosts: &[Host],
+    connector: &Connector,
+    launcher: Launcher,
+) -> Result<ExitCode> {
     if args.is_relayed() || args.ipv6 {
         bail!("--fault, --pcap and --ipv6 are for jobs on this host\nleave them out, or leave out the hosts");
     }
@@ -78,7 +85,7 @@ pub fn run(args: &RunArgs, plan: &JobPlan, hosts: &[Host], connector: &Connector
     };
     let (sender, events) = mpsc::sync_channel(EVENTS);
     let signals = sender.clone();
-    let caught = sys::Signals::catch()?;
+    let Launcher { number, signals: caught, .. } = launcher;
     std::thread::spawn(move || watch_signals(caught, &signals));
     let used: Vec<_> = hosts.iter().zip(placed).filter(|(_, (_, count))| *count > 0).collect();
     let mut job = Job {
@@ -101,7 +108,7 @@ pub fn run(args: &RunArgs, plan: &JobPlan, hosts: &[Host], connector: &Connector
     job.members = members;
     let output = Output::new(args, plan.size())?;
     job.start();
-    let joins = Joins::open(&job)?;
+    let joins = Joins::open(&job, number)?;
     let (taken, acknowledged) = mpsc::channel();
     std::thread::spawn(move || read_input(&sender, &acknowledged));
     let outcome =
@@ -180,6 +187,7 @@ impl Job<'_> {
             bail!("{}", wrong.join("\n"));
         }
         let members: Members = members.into_iter().flatten().flatten().collect();
+        self.check_hosts(&members)?;
         self.check_addresses(&members)?;
         Ok(Some(members))
     }
@@ -208,6 +216,24 @@ impl Job<'_> {
             device: args.device.map(|device| device.to_string()),
             restarts: args.restart.is_some(),
         }
+    }
+
+    /// Two names of one host are a mistake: its ranks would be bound to the same cores.
+    fn check_hosts(&self, members: &Members) -> Result<()> {
+        let mut seen: Vec<(u64, &str)> = Vec::new();
+        for (connection, ranks) in self.connections.iter().zip(&self.ranks) {
+            let Some(host) = ranks.first().map(|rank| members[*rank].1) else { continue };
+            // A host whose agent has ended, and that ranks join on again, is there twice under its name.
+            let same = |(seen, name): &&(u64, &str)| *seen == host && *name != connection.name;
+            if let Some((_, other)) = seen.iter().find(same) {
+                bail!(
+                    "{other} and {name} are the same host\nname it once, with the number of its processes: {other}:4",
+                    name = connection.name
+                );
+            }
+            seen.push((host, &connection.name));
+        }
+        Ok(())
     }
 
     /// Other hosts cannot reach a loopback address.
@@ -285,7 +311,7 @@ impl<'a> Watch<'a> {
     fn until_done(mut self) -> ExitCode {
         while self.hosts.contains(&HostState::Running) {
             let now = Instant::now();
-            let until = self.outcome.due.map_or(now + TICK, |due| due.min(now + TICK));
+            let until = self.outcome.next_due().map_or(now + TICK, |due| due.min(now + TICK));
             match self.job.events.recv_timeout(until.saturating_duration_since(now)) {
                 Ok((host, event)) => self.handle(host, event),
                 Err(RecvTimeoutError::Timeout) => self.look_for_silence(),
@@ -294,6 +320,9 @@ impl<'a> Watch<'a> {
             if self.outcome.due.is_some_and(|due| Instant::now() >= due) {
                 let sent = self.outcome.time_passed();
                 self.signal_all(sent);
+            }
+            for rank in self.outcome.overdue_ranks() {
+                self.signal_rank(rank, Signal::KILL);
             }
             self.give_up_late_join();
         }
@@ -331,7 +360,13 @@ impl<'a> Watch<'a> {
 
     fn handle_agent(&mut self, host: usize, said: FromAgent) {
         match said {
-            FromAgent::Output { rank, stream, bytes } => self.output.write(rank, stream, &bytes),
+            FromAgent::Output { rank, stream, bytes } => {
+                self.output.write(rank, stream, &bytes);
+                if self.output.is_unread() && self.outcome.phase == Phase::Running {
+                    let sent = self.outcome.interrupt(Signal::PIPE);
+                    self.signal_all(sent);
+                }
+            }
             FromAgent::InputTaken => drop(self.input_taken.send(())),
             FromAgent::Exited { rank, status } => {
                 let rank = rank as usize;
@@ -348,13 +383,17 @@ impl<'a> Watch<'a> {
                 }
                 self.host_done(host);
             }
-            FromAgent::Prepared { addrs, host: id } | FromAgent::Added { addrs, host: id } => {
-                self.join_prepared(host, addrs, id);
+            FromAgent::Prepared { addrs, host: id } => self.join_prepared(host, addrs, id),
+            FromAgent::Added { request, addrs, host: id } => {
+                if self.joins.is_current(request) {
+                    self.join_prepared(host, addrs, id);
+                }
             }
             FromAgent::Refused(why) if self.hosts[host] == HostState::Running => self.host_lost(host, &why),
-            FromAgent::NotAdded(why) | FromAgent::Refused(why) => {
-                if self.joins.concerns(host) {
-                    self.fail_join(&format!("on the host {}: {why}", self.job.connections[host].name));
+            FromAgent::Refused(why) => self.join_refused(host, &why),
+            FromAgent::NotAdded(request, why) => {
+                if self.joins.is_current(request) {
+                    self.join_refused(host, &why);
                 }
             }
             FromAgent::Asked(id, request) => self.agent_asked(host, id, &request),
@@ -414,10 +453,7 @@ impl<'a> Watch<'a> {
         for rank in self.job.ranks[host].clone() {
             self.output_ended(rank);
         }
-        if self.joins.concerns(host) {
-            let name = &self.job.connections[host].name;
-            self.fail_join(&format!("the processes on the host {name} have just ended; ask again"));
-        }
+        self.host_gone(host);
     }
 
     fn signal_all(&self, signal: Option<Signal>) {

@@ -22,6 +22,8 @@ pub struct Output {
     joined: HashMap<u32, Rc<[File; 2]>>,
     /// The first error, unless our own reader is gone.
     result: io::Result<()>,
+    /// Our own reader is gone.
+    unread: bool,
 }
 
 enum Mode {
@@ -43,7 +45,7 @@ impl Output {
             None if args.tag => Mode::Tagged(HashMap::new()),
             None => Mode::Plain,
         };
-        Ok(Output { mode, joined: HashMap::new(), result: Ok(()) })
+        Ok(Output { mode, joined: HashMap::new(), result: Ok(()), unread: false })
     }
 
     /// The next rank has joined: its output goes to these streams, or to where that of the others does.
@@ -82,13 +84,17 @@ impl Output {
     }
 
     fn note(&mut self, written: io::Result<()>) {
-        // Our own reader may be gone; the ranks must not stall for that.
-        if let Err(error) = written
-            && self.result.is_ok()
-            && error.kind() != io::ErrorKind::BrokenPipe
-        {
+        let Err(error) = written else { return };
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            self.unread = true;
+        } else if self.result.is_ok() {
             self.result = Err(error);
         }
+    }
+
+    /// Whether nobody reads the output any more. It is told once.
+    pub fn is_unread(&mut self) -> bool {
+        std::mem::take(&mut self.unread)
     }
 
     /// Writes what is left of lines without an end. Returns an error if some output was lost.

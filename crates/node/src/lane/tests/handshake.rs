@@ -257,6 +257,32 @@ fn a_restarted_peer_is_another_incarnation() {
     assert!(pair.take(1).is_empty());
 }
 
+/// N-26: a member that was started again can be connected to, also if the channel to its former life is over
+/// only after that was told.
+#[test]
+fn a_member_that_was_started_again_can_be_reached() {
+    for told_first in [true, false] {
+        let mut pair = Pair::connected();
+        let silence = |pair: &mut Pair| {
+            for _ in 0..12 {
+                pair.now += 600_000_000;
+                pair.poll(0);
+                pair.intercept(1);
+            }
+        };
+        if told_first {
+            pair.lanes[0].member_started(1);
+            assert_eq!(pair.state(0), PeerState::Up);
+            silence(&mut pair);
+        } else {
+            silence(&mut pair);
+            assert!(matches!(pair.state(0), PeerState::Down(_)));
+            pair.lanes[0].member_started(1);
+        }
+        assert_eq!(pair.state(0), PeerState::Unknown, "told first: {told_first}");
+    }
+}
+
 /// L-36: a node without a watchdog that polls every 0.6 s reports a dead peer.
 #[test]
 fn rare_polls_report_a_dead_peer() {
