@@ -145,25 +145,108 @@ impl PeerTags {
     }
 }
 
-/// A sparse table of all peers that messages went to or came from.
+/// A sparse table of all peers that there was a channel to, or that a receive waits for.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
-    table: PeerTable<Box<PeerTags>>,
+    table: PeerTable<Entry>,
+}
+
+#[derive(Debug)]
+enum Entry {
+    /// No message went to the peer or came from it: its incarnation, and whether there is a channel (N-27).
+    Unused {
+        id: PeerId,
+        up: bool,
+    },
+    Used(Box<PeerTags>),
+}
+
+impl Entry {
+    #[inline]
+    fn used(&mut self) -> &mut PeerTags {
+        if let Entry::Unused { id, up } = *self {
+            self.enter(id, up);
+        }
+        let Entry::Used(peer) = self else { unreachable!("it was entered") };
+        peer
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn enter(&mut self, id: PeerId, up: bool) {
+        *self = Entry::Used(Box::new(PeerTags { up, ..PeerTags::new(id) }));
+    }
 }
 
 impl Peers {
+    /// Returns what is kept of a peer, if there was a message.
     #[inline]
     pub(super) fn get(&self, rank: Rank) -> Option<&PeerTags> {
-        self.table.get(rank).map(|peer| &**peer)
+        match self.table.get(rank)? {
+            Entry::Used(peer) => Some(peer),
+            Entry::Unused { .. } => None,
+        }
     }
 
+    /// Returns what is kept of a peer, for a message.
     #[inline]
     pub(super) fn get_mut(&mut self, rank: Rank) -> Option<&mut PeerTags> {
-        self.table.get_mut(rank).map(|peer| &mut **peer)
+        self.table.get_mut(rank).map(Entry::used)
+    }
+
+    /// As [`Peers::get`], to be changed.
+    #[inline]
+    pub(super) fn used_mut(&mut self, rank: Rank) -> Option<&mut PeerTags> {
+        match self.table.get_mut(rank)? {
+            Entry::Used(peer) => Some(peer),
+            Entry::Unused { .. } => None,
+        }
+    }
+
+    /// Returns the incarnation that the channel to a peer leads to, or led to last.
+    pub(super) fn id(&self, rank: Rank) -> Option<PeerId> {
+        Some(match self.table.get(rank)? {
+            Entry::Used(peer) => peer.id,
+            Entry::Unused { id, .. } => *id,
+        })
+    }
+
+    /// Returns whether there is a channel to a peer.
+    pub(super) fn is_up(&self, rank: Rank) -> bool {
+        match self.table.get(rank) {
+            Some(Entry::Used(peer)) => peer.up,
+            Some(Entry::Unused { up, .. }) => *up,
+            None => false,
+        }
+    }
+
+    /// Returns why the channel to a peer has ended, if it has.
+    #[inline]
+    pub(super) fn ended(&self, rank: Rank) -> Option<Failure> {
+        self.get(rank)?.ended
+    }
+
+    /// Enters a channel to an incarnation of a peer. A former one has ended.
+    pub(super) fn start(&mut self, id: PeerId) {
+        match self.table.get_or_insert_with(id.rank, || Entry::Unused { id, up: true }) {
+            Entry::Used(peer) if peer.busy || !peer.queue.is_empty() => {
+                (peer.id, peer.up, peer.ended) = (id, true, None);
+            }
+            entry => *entry = Entry::Unused { id, up: true },
+        }
     }
 
     /// Adds a peer unless it is there.
-    pub(super) fn add(&mut self, id: PeerId) -> &mut PeerTags {
-        self.table.get_or_insert_with(id.rank, || Box::new(PeerTags::new(id)))
+    pub(super) fn add(&mut self, rank: Rank) -> &mut PeerTags {
+        self.add_unused(rank).used()
+    }
+
+    /// As [`Peers::add`], without memory for messages.
+    pub(super) fn add_idle(&mut self, rank: Rank) {
+        self.add_unused(rank);
+    }
+
+    fn add_unused(&mut self, rank: Rank) -> &mut Entry {
+        self.table.get_or_insert_with(rank, || Entry::Unused { id: PeerId::new(rank, 0), up: false })
     }
 }

@@ -45,8 +45,7 @@ impl Tags {
             self.begin(name, from, key, message);
             return Ok(ReceiveId(name));
         }
-        let peer = pattern.source.and_then(|source| self.peers.get(source));
-        let ended = peer.and_then(|peer| peer.ended);
+        let ended = pattern.source.and_then(|source| self.peers.ended(source));
         if let Some(why) = ended.or_else(|| self.why_fenced(pattern.source?, pattern.context)) {
             self.end_receive(name, Err(why));
             return Ok(ReceiveId(name));
@@ -109,7 +108,7 @@ impl Tags {
 
     /// The incarnation of a peer that there is a channel to, or was last.
     fn sender(&self, rank: Rank) -> PeerId {
-        self.peers.get(rank).map_or(PeerId::new(rank, 0), |peer| peer.id)
+        self.peers.id(rank).unwrap_or(PeerId::new(rank, 0))
     }
 
     /// Returns what the next receive of a pattern would take, if it is here.
@@ -173,10 +172,10 @@ impl Tags {
 
     /// A message of a former incarnation of its sender never comes.
     fn is_lost(&self, from: PeerId) -> Option<Failure> {
-        let peer = self.peers.get(from.rank)?;
+        let id = self.peers.id(from.rank)?;
         let restarted = crate::Down::Died(tautline_link::Death::Restarted);
-        match peer.ended {
-            None if peer.id == from => None,
+        match self.peers.ended(from.rank) {
+            None if id == from => None,
             ended => Some(ended.unwrap_or(Failure::PeerGone(from.rank, restarted))),
         }
     }

@@ -9,7 +9,7 @@ use super::requests::{Ended, Send, SendState};
 use super::{Buffer, Mode, SendId, Tags};
 use crate::limits::MAX_ENVELOPES;
 use crate::memory::{Name, RecordWriter, Slab};
-use crate::{PeerId, Rank, SendError};
+use crate::{Rank, SendError};
 
 /// Bytes that one peer is sent before the next peer's turn.
 const QUANTUM: usize = 60_000;
@@ -74,7 +74,7 @@ impl Tags {
         let too_many = SendError::TooMany("sends whose ends nobody has taken");
         let name = self.sends.insert(send).ok_or(too_many)?;
         let fenced = self.why_fenced(rank, context);
-        let peer = self.peers.add(PeerId::new(rank, 0));
+        let peer = self.peers.add(rank);
         match peer.ended.or(fenced) {
             Some(why) => self.end_send(name, Err(why)),
             None => {
@@ -199,7 +199,7 @@ impl Tags {
     /// Sends a peer what waits, as far as its turn and the room go: answers, then messages that begin, then
     /// bytes that were asked for.
     pub(crate) fn pump_peer(&mut self, rank: Rank, writer: &mut impl RecordWriter) {
-        if !self.peers.get(rank).is_some_and(|peer| peer.up) {
+        if !self.peers.is_up(rank) {
             return;
         }
         let mut budget = QUANTUM;
