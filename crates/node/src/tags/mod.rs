@@ -145,13 +145,15 @@ impl Tags {
 
     /// Makes sure that a peer is there which a receive waits for, so that its end is noticed.
     pub(crate) fn add_peer(&mut self, rank: Rank) {
-        self.peers.add_idle(rank);
+        self.peers.add(rank);
     }
 
     /// Adds a peer that is gone, and may have gone before there was anything to do for it here.
     pub(crate) fn add_gone_peer(&mut self, rank: Rank, why: Failure) {
-        let peer = self.peers.add(rank);
-        if !peer.up {
+        self.peers.add(rank);
+        if let Some(peer) = self.peers.get_mut(rank)
+            && !peer.up
+        {
             peer.ended.get_or_insert(why);
         }
     }

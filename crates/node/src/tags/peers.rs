@@ -145,78 +145,62 @@ impl PeerTags {
     }
 }
 
-/// A sparse table of all peers that there was a channel to, or that a receive waits for.
+/// Sparse tables of all peers that there was a channel to, or that a receive waits for.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
-    table: PeerTable<Entry>,
+    used: PeerTable<Box<PeerTags>>,
+    /// The same peers, and those that no message went to or came from (N-27), of which nothing else is kept.
+    known: PeerTable<Known>,
 }
 
+/// What is kept of a peer before there is a message; stale afterwards.
 #[derive(Debug)]
-enum Entry {
-    /// No message went to the peer or came from it: its incarnation, and whether there is a channel (N-27).
-    Unused {
-        id: PeerId,
-        up: bool,
-    },
-    Used(Box<PeerTags>),
-}
-
-impl Entry {
-    #[inline]
-    fn used(&mut self) -> &mut PeerTags {
-        if let Entry::Unused { id, up } = *self {
-            self.enter(id, up);
-        }
-        let Entry::Used(peer) = self else { unreachable!("it was entered") };
-        peer
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn enter(&mut self, id: PeerId, up: bool) {
-        *self = Entry::Used(Box::new(PeerTags { up, ..PeerTags::new(id) }));
-    }
+struct Known {
+    id: PeerId,
+    up: bool,
 }
 
 impl Peers {
     /// Returns what is kept of a peer, if there was a message.
     #[inline]
     pub(super) fn get(&self, rank: Rank) -> Option<&PeerTags> {
-        match self.table.get(rank)? {
-            Entry::Used(peer) => Some(peer),
-            Entry::Unused { .. } => None,
-        }
-    }
-
-    /// Returns what is kept of a peer, for a message.
-    #[inline]
-    pub(super) fn get_mut(&mut self, rank: Rank) -> Option<&mut PeerTags> {
-        self.table.get_mut(rank).map(Entry::used)
+        self.used.get(rank).map(|peer| &**peer)
     }
 
     /// As [`Peers::get`], to be changed.
     #[inline]
     pub(super) fn used_mut(&mut self, rank: Rank) -> Option<&mut PeerTags> {
-        match self.table.get_mut(rank)? {
-            Entry::Used(peer) => Some(peer),
-            Entry::Unused { .. } => None,
-        }
+        self.used.get_mut(rank).map(|peer| &mut **peer)
+    }
+
+    /// Returns what is kept of a peer, for a message.
+    #[inline]
+    pub(super) fn get_mut(&mut self, rank: Rank) -> Option<&mut PeerTags> {
+        let place = match self.used.place(rank) {
+            Some(place) => place,
+            None => self.enter(rank)?,
+        };
+        self.used.at_mut(place).map(|peer| &mut **peer)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn enter(&mut self, rank: Rank) -> Option<usize> {
+        let Known { id, up } = *self.known.get(rank)?;
+        self.used.get_or_insert_with(rank, || Box::new(PeerTags { up, ..PeerTags::new(id) }));
+        self.used.place(rank)
     }
 
     /// Returns the incarnation that the channel to a peer leads to, or led to last.
     pub(super) fn id(&self, rank: Rank) -> Option<PeerId> {
-        Some(match self.table.get(rank)? {
-            Entry::Used(peer) => peer.id,
-            Entry::Unused { id, .. } => *id,
-        })
+        self.get(rank).map(|peer| peer.id).or_else(|| Some(self.known.get(rank)?.id))
     }
 
     /// Returns whether there is a channel to a peer.
     pub(super) fn is_up(&self, rank: Rank) -> bool {
-        match self.table.get(rank) {
-            Some(Entry::Used(peer)) => peer.up,
-            Some(Entry::Unused { up, .. }) => *up,
-            None => false,
+        match self.get(rank) {
+            Some(peer) => peer.up,
+            None => self.known.get(rank).is_some_and(|peer| peer.up),
         }
     }
 
@@ -228,25 +212,17 @@ impl Peers {
 
     /// Enters a channel to an incarnation of a peer. A former one has ended.
     pub(super) fn start(&mut self, id: PeerId) {
-        match self.table.get_or_insert_with(id.rank, || Entry::Unused { id, up: true }) {
-            Entry::Used(peer) if peer.busy || !peer.queue.is_empty() => {
-                (peer.id, peer.up, peer.ended) = (id, true, None);
+        match self.used_mut(id.rank) {
+            Some(peer) => (peer.id, peer.up, peer.ended) = (id, true, None),
+            None => {
+                let known = self.known.get_or_insert_with(id.rank, || Known { id, up: true });
+                (known.id, known.up) = (id, true);
             }
-            entry => *entry = Entry::Unused { id, up: true },
         }
     }
 
     /// Adds a peer unless it is there.
-    pub(super) fn add(&mut self, rank: Rank) -> &mut PeerTags {
-        self.add_unused(rank).used()
-    }
-
-    /// As [`Peers::add`], without memory for messages.
-    pub(super) fn add_idle(&mut self, rank: Rank) {
-        self.add_unused(rank);
-    }
-
-    fn add_unused(&mut self, rank: Rank) -> &mut Entry {
-        self.table.get_or_insert_with(rank, || Entry::Unused { id: PeerId::new(rank, 0), up: false })
+    pub(super) fn add(&mut self, rank: Rank) {
+        self.known.get_or_insert_with(rank, || Known { id: PeerId::new(rank, 0), up: false });
     }
 }

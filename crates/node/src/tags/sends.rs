@@ -74,11 +74,11 @@ impl Tags {
         let too_many = SendError::TooMany("sends whose ends nobody has taken");
         let name = self.sends.insert(send).ok_or(too_many)?;
         let fenced = self.why_fenced(rank, context);
-        let peer = self.peers.add(rank);
-        match peer.ended.or(fenced) {
+        self.peers.add(rank);
+        match self.peers.ended(rank).or(fenced) {
             Some(why) => self.end_send(name, Err(why)),
             None => {
-                peer.queue.push_back(name);
+                self.peers.get_mut(rank).into_iter().for_each(|peer| peer.queue.push_back(name));
                 self.mark_busy(rank);
             }
         }
