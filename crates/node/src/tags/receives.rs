@@ -81,7 +81,11 @@ impl Tags {
     ) -> Option<Result<Status, Failure>> {
         let (context, tag, bytes) = whole_message([word(0), word(1)], len)?;
         let key = Key { context, source: from.rank, tag };
-        let peer = self.peers.get_mut(from.rank)?;
+        let Some(peer) = self.peers.used_mut(from.rank) else {
+            // The next line is taken.
+            self.peers.get_mut(from.rank);
+            return None;
+        };
         // What exceeds the credit is for the usual way to judge.
         if !pattern.takes(key) || bytes > LINE_DATA || !peer.has_credit_for(bytes as u64) {
             return None;
@@ -235,7 +239,7 @@ impl Tags {
     /// A message whose bytes need not be asked for was matched: its credit is returned (E-6).
     #[inline]
     pub(super) fn matched(&mut self, from: PeerId, total: u64, report: Option<u32>) {
-        let Some(peer) = self.peers.get_mut(from.rank).filter(|peer| peer.id == from && peer.up) else {
+        let Some(peer) = self.peers.used_mut(from.rank).filter(|peer| peer.id == from && peer.up) else {
             return;
         };
         let tell = peer.give_credit(total);

@@ -42,7 +42,8 @@ impl Tags {
         if !self.fences.is_empty() && self.is_fenced(rank, context) {
             return false;
         }
-        let Some(peer) = self.peers.get_mut(rank) else { return false };
+        // The first message goes the long way, which enters the peer.
+        let Some(peer) = self.peers.used_mut(rank) else { return false };
         let len = bytes.len() as u64;
         if !peer.up || !peer.queue.is_empty() || peer.credit < charge(len) || len > self.eager_limit {
             return false;
