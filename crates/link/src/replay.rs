@@ -64,9 +64,7 @@ impl ReplayWindow {
     #[inline]
     pub(crate) fn mark(&mut self, now: Nanos, packet: u64) {
         if packet > self.largest {
-            if packet - self.largest == 1 && packet < self.grows_at {
-                self.clear(packet);
-            } else {
+            if packet - self.largest > 1 || packet >= self.grows_at {
                 self.skip_to(packet);
             }
             self.largest = packet;

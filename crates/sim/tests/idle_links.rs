@@ -41,7 +41,7 @@ unsafe impl GlobalAlloc for Counting {
 static COUNTING: Counting = Counting;
 
 /// Bytes of heap that an idle link may take at each of its two ends.
-const MOST: isize = 2_304;
+const MOST: isize = 2_048;
 
 /// N-27: every node has sent to every other one, and then nothing for a second: each end of a link takes
 /// little memory. Of two jobs the difference counts, so that what a node takes once does not.

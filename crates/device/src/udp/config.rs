@@ -26,8 +26,8 @@ pub struct UdpConfig {
     /// How long the kernel polls the card when a receive finds nothing; 0 is off. May need a privilege; a
     /// refusal only shows in [`super::Udp::describe`].
     pub busy_poll_us: u32,
-    /// Send through a connected socket per destination (the first 64), which is cheaper. Frames then come
-    /// from another port than the bound one.
+    /// Send through a connected socket per destination (up to 64 that are in use), which is cheaper. Frames
+    /// then come from another port than the bound one.
     pub connect: bool,
     /// Bytes of headers that frames have before their payload, if slots shall lie packed (D-32): trains then
     /// leave as one piece of memory. Only for frames of up to 16 KiB, longer ones leave singly.

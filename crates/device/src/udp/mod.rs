@@ -1,11 +1,13 @@
 //! The UDP device, which needs no privileges.
 //!
 //! What lives here: one unconnected socket, the queue of frames to send (`send`), receiving (`recv`), the
-//! frame limit of each path (`path`), and what the machine supports (`probe`). What does not: recovery,
+//! frame limit of each path (`path`), the connected sockets of routes in use (`connected`), and what the
+//! machine supports (`probe`). What does not: recovery,
 //! order, peers. A batch costs one system call. The kernel segments trains of equal frames (GSO) and
 //! coalesces received ones (GRO) where it can; the code without either is kept and tested.
 
 mod config;
+mod connected;
 mod path;
 mod probe;
 mod recv;
@@ -24,6 +26,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use connected::Sockets;
 use path::PathRefresh;
 use recv::RxState;
 use send::{Outgoing, Queued};
@@ -43,6 +46,7 @@ pub struct Udp {
     outgoing: Outgoing,
     rx: RxState,
     refresh: PathRefresh,
+    sockets: Sockets,
     /// Routes whose changed limit was not reported yet, each at most once.
     limit_changes: VecDeque<RouteId>,
     counters: Counters,
@@ -63,20 +67,20 @@ struct Features {
 
 /// Frames beyond this length leave singly or in pairs, for which packed slots gain nothing.
 const PACKED_MAX: usize = 16 << 10;
-/// The most destinations with a connected socket; more would use too many descriptors.
-const MAX_CONNECTED: usize = 64;
 
 /// A destination.
 struct Route {
     to: SocketAddr,
-    /// A socket connected to the destination, for sending.
+    /// A socket connected to the destination, for sending (D-33).
     connected: Option<OwnedFd>,
     encoded: SocketAddrAny,
     max_frame: usize,
     /// Trains may be sent; false once the path's device has refused one.
     gso: bool,
-    /// A frame was sent since the path was last checked.
-    used: bool,
+    /// How many trains were sent since the path was last checked.
+    sent: u32,
+    /// How many checks in a row found few.
+    quiet: u8,
 }
 
 /// Whether an optional feature of the system is in use, and if not, why.
@@ -153,6 +157,7 @@ impl Udp {
             outgoing: Outgoing::new(config.batch),
             rx: RxState::new(gro.is_on(), config.batch),
             refresh: PathRefresh::new(),
+            sockets: Sockets::default(),
             limit_changes: VecDeque::new(),
             counters: Counters::default(),
             drops_before: sys::drops(socket.as_fd()),
@@ -173,14 +178,6 @@ impl Udp {
             self.receive_buffer,
             self.arena.frame_len().min(FRAME_CAP),
         )
-    }
-
-    /// Opens a connected socket for a new route, up to [`MAX_CONNECTED`]; without one, frames go through the
-    /// main socket.
-    fn open_connected(&self, to: SocketAddr) -> Option<OwnedFd> {
-        (self.features.connect && self.routes.len() < MAX_CONNECTED)
-            .then(|| sys::open_connected(self.local, to).ok())
-            .flatten()
     }
 
     /// Whether frames wait for the flush.
@@ -229,7 +226,8 @@ impl Datagram for Udp {
             encoded: to.into(),
             max_frame,
             gso: self.features.gso.is_on(),
-            used: false,
+            sent: 0,
+            quiet: 0,
         });
         // Each route is in the queue at most once, so queueing never allocates.
         self.limit_changes.reserve(self.routes.len() - self.limit_changes.len());

@@ -20,7 +20,7 @@ const OVERHEAD_V6: usize = 40 + 8;
 /// The MTU of Ethernet: the default where nothing better is known.
 const ETHERNET_MTU: usize = 1_500;
 /// The shortest time between two checks of a path in use, in nanoseconds.
-const REFRESH_EVERY: u64 = 1_000_000_000;
+pub(super) const REFRESH_EVERY: u64 = 1_000_000_000;
 /// The clock is read at one of this many flushes.
 const REFRESH_FLUSHES: u32 = 64;
 
@@ -28,14 +28,16 @@ const REFRESH_FLUSHES: u32 = 64;
 pub(super) struct PathRefresh {
     flushes: u32,
     /// When the last pass over all routes began.
-    begun_at: u64,
+    pub(super) begun_at: u64,
+    /// Nanoseconds from the beginning of the pass before it to that.
+    pub(super) interval: u64,
     /// The next route to check.
-    next: usize,
+    pub(super) next: usize,
 }
 
 impl PathRefresh {
     pub(super) fn new() -> PathRefresh {
-        PathRefresh { flushes: 0, begun_at: sys::coarse_now(), next: 0 }
+        PathRefresh { flushes: 0, begun_at: sys::coarse_now(), interval: 0, next: 0 }
     }
 
     /// Counts a flush. Returns whether [`Udp::refresh_paths`] is due.
@@ -143,23 +145,30 @@ impl Udp {
         self.set_limit(route, limit);
     }
 
-    /// Checks paths, so that a changed limit is noticed without a refusal. Called once per
-    /// [`REFRESH_FLUSHES`]; checks one used route per call, and all of them in turn.
+    /// Checks paths, so that a changed limit is noticed without a refusal, and gives connected sockets to the
+    /// routes in use (D-33). Called once per [`REFRESH_FLUSHES`]; checks one used route per call, and all of
+    /// them in turn.
     #[cold]
     pub(super) fn refresh_paths(&mut self) {
         if self.refresh.next >= self.routes.len() {
             let now = sys::coarse_now();
-            if now.saturating_sub(self.refresh.begun_at) < REFRESH_EVERY {
+            let interval = now.saturating_sub(self.refresh.begun_at);
+            if interval < REFRESH_EVERY {
                 return;
             }
-            self.refresh.begun_at = now;
+            (self.refresh.begun_at, self.refresh.interval) = (now, interval);
             self.refresh.next = 0;
         }
         while let Some(entry) = self.routes.get_mut(self.refresh.next) {
             let route = self.refresh.next as u32;
             self.refresh.next += 1;
-            if std::mem::take(&mut entry.used) {
+            let sent = std::mem::take(&mut entry.sent);
+            let changed = self.update_connected(route, sent);
+            if sent > 0 {
                 return self.recheck(RouteId(route));
+            }
+            if changed {
+                return;
             }
         }
     }

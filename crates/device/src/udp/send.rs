@@ -66,7 +66,7 @@ impl Udp {
     #[inline]
     fn send_one(&mut self, frame: Queued) {
         let route = &mut self.routes[frame.route as usize];
-        route.used = true;
+        route.sent = route.sent.wrapping_add(1);
         let bytes = self.arena.bytes(frame.slot, frame.start as usize..frame.end as usize);
         self.counters.send_calls += 1;
         let sent = match &route.connected {
@@ -116,7 +116,8 @@ impl Udp {
                     continue;
                 }
             }
-            self.routes[frame.route as usize].used = true;
+            let route = &mut self.routes[frame.route as usize];
+            route.sent = route.sent.wrapping_add(1);
             // Frame lengths fit u16, because the arena's slots do.
             self.outgoing.trains.push(Train {
                 first: index as u32,

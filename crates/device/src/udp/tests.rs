@@ -2,9 +2,9 @@
 #![allow(clippy::print_stdout)]
 
 use std::net::UdpSocket;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use super::{FRAME_CAP, Udp, UdpConfig, probe};
+use super::{FRAME_CAP, Udp, UdpConfig, path, probe};
 use crate::{Datagram, DeviceEvent, HEADROOM, RouteId, RxBatch, sys};
 
 const POLLS: usize = 10_000;
@@ -172,6 +172,72 @@ fn too_long_frames_are_reported() {
     a.send(route, slot, HEADROOM..HEADROOM + 5);
     a.flush();
     assert_eq!(receive(&mut b, 1).0, 1);
+}
+
+/// Checks all routes, as if a second had passed since the last time.
+fn check_routes(device: &mut Udp) {
+    device.refresh.begun_at = sys::coarse_now().saturating_sub(path::REFRESH_EVERY);
+    device.refresh.next = device.routes.len();
+    device.refresh_paths();
+    while device.refresh.next < device.routes.len() {
+        device.refresh_paths();
+    }
+}
+
+/// Returns which routes have connected sockets, each a descriptor of its own that is open.
+fn connected_routes(device: &Udp) -> Vec<usize> {
+    let routes = device.routes.iter().enumerate();
+    let connected: Vec<_> = routes.filter(|(_, route)| route.connected.is_some()).collect();
+    let sockets: std::collections::HashSet<_> = connected
+        .iter()
+        .map(|(_, route)| {
+            let number = route.connected.as_ref().unwrap().as_raw_fd();
+            std::fs::read_link(format!("/proc/self/fd/{number}")).unwrap()
+        })
+        .collect();
+    assert_eq!(sockets.len(), connected.len());
+    connected.into_iter().map(|(at, _)| at).collect()
+}
+
+/// D-33: the routes in use have connected sockets, at most 64 of them, and those that only heartbeats use
+/// have none.
+#[test]
+fn routes_in_use_are_connected() {
+    // Without segmentation each frame is a train.
+    let config = UdpConfig { gso: false, tx_slots: 128, ..UdpConfig::default() };
+    let (mut a, mut b) = (Udp::open(config).unwrap(), open());
+    let routes: Vec<_> = (0..150).map(|_| a.route(b.local_addr()).unwrap()).collect();
+    assert_eq!(connected_routes(&a), (0..64).collect::<Vec<_>>());
+    let mut round = |a: &mut Udp, busy: std::ops::Range<usize>, frames: usize| {
+        for (at, route) in routes.iter().enumerate() {
+            let count = if busy.contains(&at) { frames } else { 6 };
+            send(a, *route, count, 10);
+            receive(&mut b, count);
+        }
+        check_routes(a);
+        connected_routes(a)
+    };
+    // Further routes get none before the first were quiet for four checks, and then all of theirs.
+    for _ in 0..3 {
+        assert_eq!(round(&mut a, 70..134, 40), (0..64).collect::<Vec<_>>());
+    }
+    round(&mut a, 70..134, 40);
+    assert_eq!(round(&mut a, 70..134, 40), (70..134).collect::<Vec<_>>());
+    // No more than 64, and those that have one keep it.
+    for _ in 0..6 {
+        assert_eq!(round(&mut a, 60..140, 40), (70..134).collect::<Vec<_>>());
+    }
+    // One busy check in four is enough to keep it.
+    for at in 0..8 {
+        let frames = if at % 4 == 3 { 40 } else { 6 };
+        assert_eq!(round(&mut a, 70..134, frames), (70..134).collect::<Vec<_>>());
+    }
+    for _ in 0..4 {
+        round(&mut a, 0..0, 0);
+    }
+    assert_eq!(connected_routes(&a), []);
+    assert_eq!(round(&mut a, 149..150, 40), [149]);
+    assert_eq!(a.counters().send_failures, 0);
 }
 
 /// An inherited bound socket works as our own; any other descriptor is refused.

@@ -53,8 +53,8 @@ impl Tags {
 
     /// Tells the peer of a fence, unless that waits to be sent.
     fn tell_fence(&mut self, fence: &Fence) {
-        let Some(peer) = self.peers.get(fence.peer).filter(|peer| peer.up) else { return };
-        if !peer.answers.contains(&fence.record()) {
+        let told = self.peers.get(fence.peer).is_some_and(|peer| peer.answers.contains(&fence.record()));
+        if self.peers.is_up(fence.peer) && !told {
             self.answer(fence.peer, fence.record());
         }
     }

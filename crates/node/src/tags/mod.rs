@@ -145,20 +145,22 @@ impl Tags {
 
     /// Makes sure that a peer is there which a receive waits for, so that its end is noticed.
     pub(crate) fn add_peer(&mut self, rank: Rank) {
-        self.peers.add(PeerId::new(rank, 0));
+        self.peers.add(rank);
     }
 
     /// Adds a peer that is gone, and may have gone before there was anything to do for it here.
     pub(crate) fn add_gone_peer(&mut self, rank: Rank, why: Failure) {
-        let peer = self.peers.add(PeerId::new(rank, 0));
-        if !peer.up {
+        self.peers.add(rank);
+        if let Some(peer) = self.peers.get_mut(rank)
+            && !peer.up
+        {
             peer.ended.get_or_insert(why);
         }
     }
 
     /// Returns why nothing more comes from a peer in a context, if that is so.
     pub(crate) fn why_ended(&self, rank: Rank, context: u32) -> Option<Failure> {
-        self.peers.get(rank).and_then(|peer| peer.ended).or_else(|| self.why_fenced(rank, context))
+        self.peers.ended(rank).or_else(|| self.why_fenced(rank, context))
     }
 
     /// Notes that the program uses tags: from now on they are served while it does not poll.
@@ -186,15 +188,14 @@ impl Tags {
 
     /// Messages can be sent to an incarnation of a peer. Sends that waited for it begin.
     pub(crate) fn peer_up(&mut self, id: PeerId) {
-        let current = self.peers.get(id.rank).filter(|peer| peer.up);
-        if current.is_some_and(|peer| peer.id == id) {
+        let current = self.peers.id(id.rank).filter(|_| self.peers.is_up(id.rank));
+        if current == Some(id) {
             return;
         }
         if current.is_some() {
             self.peer_down(id.rank, Failure::PeerGone(id.rank, Down::Died(tautline_link::Death::Restarted)));
         }
-        let peer = self.peers.add(id);
-        (peer.id, peer.up, peer.ended) = (id, true, None);
+        self.peers.start(id);
         self.mark_busy(id.rank);
     }
 
@@ -274,7 +275,7 @@ impl Tags {
 
     #[inline]
     fn mark_busy(&mut self, rank: Rank) {
-        if let Some(peer) = self.peers.get_mut(rank)
+        if let Some(peer) = self.peers.used_mut(rank)
             && !peer.busy
             && peer.has_waiting()
         {

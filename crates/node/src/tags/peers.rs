@@ -145,25 +145,84 @@ impl PeerTags {
     }
 }
 
-/// A sparse table of all peers that messages went to or came from.
+/// Sparse tables of all peers that there was a channel to, or that a receive waits for.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
-    table: PeerTable<Box<PeerTags>>,
+    used: PeerTable<Box<PeerTags>>,
+    /// The same peers, and those that no message went to or came from (N-27), of which nothing else is kept.
+    known: PeerTable<Known>,
+}
+
+/// What is kept of a peer before there is a message; stale afterwards.
+#[derive(Debug)]
+struct Known {
+    id: PeerId,
+    up: bool,
 }
 
 impl Peers {
+    /// Returns what is kept of a peer, if there was a message.
     #[inline]
     pub(super) fn get(&self, rank: Rank) -> Option<&PeerTags> {
-        self.table.get(rank).map(|peer| &**peer)
+        self.used.get(rank).map(|peer| &**peer)
     }
 
+    /// As [`Peers::get`], to be changed.
+    #[inline]
+    pub(super) fn used_mut(&mut self, rank: Rank) -> Option<&mut PeerTags> {
+        self.used.get_mut(rank).map(|peer| &mut **peer)
+    }
+
+    /// Returns what is kept of a peer, for a message.
     #[inline]
     pub(super) fn get_mut(&mut self, rank: Rank) -> Option<&mut PeerTags> {
-        self.table.get_mut(rank).map(|peer| &mut **peer)
+        let place = match self.used.place(rank) {
+            Some(place) => place,
+            None => self.enter(rank)?,
+        };
+        self.used.at_mut(place).map(|peer| &mut **peer)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn enter(&mut self, rank: Rank) -> Option<usize> {
+        let Known { id, up } = *self.known.get(rank)?;
+        self.used.get_or_insert_with(rank, || Box::new(PeerTags { up, ..PeerTags::new(id) }));
+        self.used.place(rank)
+    }
+
+    /// Returns the incarnation that the channel to a peer leads to, or led to last.
+    pub(super) fn id(&self, rank: Rank) -> Option<PeerId> {
+        self.get(rank).map(|peer| peer.id).or_else(|| Some(self.known.get(rank)?.id))
+    }
+
+    /// Returns whether there is a channel to a peer.
+    pub(super) fn is_up(&self, rank: Rank) -> bool {
+        match self.get(rank) {
+            Some(peer) => peer.up,
+            None => self.known.get(rank).is_some_and(|peer| peer.up),
+        }
+    }
+
+    /// Returns why the channel to a peer has ended, if it has.
+    #[inline]
+    pub(super) fn ended(&self, rank: Rank) -> Option<Failure> {
+        self.get(rank)?.ended
+    }
+
+    /// Enters a channel to an incarnation of a peer. A former one has ended.
+    pub(super) fn start(&mut self, id: PeerId) {
+        match self.used_mut(id.rank) {
+            Some(peer) => (peer.id, peer.up, peer.ended) = (id, true, None),
+            None => {
+                let known = self.known.get_or_insert_with(id.rank, || Known { id, up: true });
+                (known.id, known.up) = (id, true);
+            }
+        }
     }
 
     /// Adds a peer unless it is there.
-    pub(super) fn add(&mut self, id: PeerId) -> &mut PeerTags {
-        self.table.get_or_insert_with(id.rank, || Box::new(PeerTags::new(id)))
+    pub(super) fn add(&mut self, rank: Rank) {
+        self.known.get_or_insert_with(rank, || Known { id: PeerId::new(rank, 0), up: false });
     }
 }

@@ -45,8 +45,7 @@ impl Tags {
             self.begin(name, from, key, message);
             return Ok(ReceiveId(name));
         }
-        let peer = pattern.source.and_then(|source| self.peers.get(source));
-        let ended = peer.and_then(|peer| peer.ended);
+        let ended = pattern.source.and_then(|source| self.peers.ended(source));
         if let Some(why) = ended.or_else(|| self.why_fenced(pattern.source?, pattern.context)) {
             self.end_receive(name, Err(why));
             return Ok(ReceiveId(name));
@@ -82,7 +81,11 @@ impl Tags {
     ) -> Option<Result<Status, Failure>> {
         let (context, tag, bytes) = whole_message([word(0), word(1)], len)?;
         let key = Key { context, source: from.rank, tag };
-        let peer = self.peers.get_mut(from.rank)?;
+        let Some(peer) = self.peers.used_mut(from.rank) else {
+            // The next line is taken.
+            self.peers.get_mut(from.rank);
+            return None;
+        };
         // What exceeds the credit is for the usual way to judge.
         if !pattern.takes(key) || bytes > LINE_DATA || !peer.has_credit_for(bytes as u64) {
             return None;
@@ -109,7 +112,7 @@ impl Tags {
 
     /// The incarnation of a peer that there is a channel to, or was last.
     fn sender(&self, rank: Rank) -> PeerId {
-        self.peers.get(rank).map_or(PeerId::new(rank, 0), |peer| peer.id)
+        self.peers.id(rank).unwrap_or(PeerId::new(rank, 0))
     }
 
     /// Returns what the next receive of a pattern would take, if it is here.
@@ -173,10 +176,10 @@ impl Tags {
 
     /// A message of a former incarnation of its sender never comes.
     fn is_lost(&self, from: PeerId) -> Option<Failure> {
-        let peer = self.peers.get(from.rank)?;
+        let id = self.peers.id(from.rank)?;
         let restarted = crate::Down::Died(tautline_link::Death::Restarted);
-        match peer.ended {
-            None if peer.id == from => None,
+        match self.peers.ended(from.rank) {
+            None if id == from => None,
             ended => Some(ended.unwrap_or(Failure::PeerGone(from.rank, restarted))),
         }
     }
@@ -236,7 +239,7 @@ impl Tags {
     /// A message whose bytes need not be asked for was matched: its credit is returned (E-6).
     #[inline]
     pub(super) fn matched(&mut self, from: PeerId, total: u64, report: Option<u32>) {
-        let Some(peer) = self.peers.get_mut(from.rank).filter(|peer| peer.id == from && peer.up) else {
+        let Some(peer) = self.peers.used_mut(from.rank).filter(|peer| peer.id == from && peer.up) else {
             return;
         };
         let tell = peer.give_credit(total);

@@ -9,7 +9,7 @@ use super::requests::{Ended, Send, SendState};
 use super::{Buffer, Mode, SendId, Tags};
 use crate::limits::MAX_ENVELOPES;
 use crate::memory::{Name, RecordWriter, Slab};
-use crate::{PeerId, Rank, SendError};
+use crate::{Rank, SendError};
 
 /// Bytes that one peer is sent before the next peer's turn.
 const QUANTUM: usize = 60_000;
@@ -42,7 +42,8 @@ impl Tags {
         if !self.fences.is_empty() && self.is_fenced(rank, context) {
             return false;
         }
-        let Some(peer) = self.peers.get_mut(rank) else { return false };
+        // The first message goes the long way, which enters the peer.
+        let Some(peer) = self.peers.used_mut(rank) else { return false };
         let len = bytes.len() as u64;
         if !peer.up || !peer.queue.is_empty() || peer.credit < charge(len) || len > self.eager_limit {
             return false;
@@ -74,11 +75,11 @@ impl Tags {
         let too_many = SendError::TooMany("sends whose ends nobody has taken");
         let name = self.sends.insert(send).ok_or(too_many)?;
         let fenced = self.why_fenced(rank, context);
-        let peer = self.peers.add(PeerId::new(rank, 0));
-        match peer.ended.or(fenced) {
+        self.peers.add(rank);
+        match self.peers.ended(rank).or(fenced) {
             Some(why) => self.end_send(name, Err(why)),
             None => {
-                peer.queue.push_back(name);
+                self.peers.get_mut(rank).into_iter().for_each(|peer| peer.queue.push_back(name));
                 self.mark_busy(rank);
             }
         }
@@ -199,7 +200,7 @@ impl Tags {
     /// Sends a peer what waits, as far as its turn and the room go: answers, then messages that begin, then
     /// bytes that were asked for.
     pub(crate) fn pump_peer(&mut self, rank: Rank, writer: &mut impl RecordWriter) {
-        if !self.peers.get(rank).is_some_and(|peer| peer.up) {
+        if !self.peers.is_up(rank) {
             return;
         }
         let mut budget = QUANTUM;

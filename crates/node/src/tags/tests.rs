@@ -130,6 +130,31 @@ fn with_peer() -> Tags {
     tags
 }
 
+/// N-27: nothing but its incarnation is kept of a peer that no message went to or came from.
+#[test]
+fn peers_without_messages_are_not_entered() {
+    let mut tags = with_peer();
+    let pattern = Pattern { context: 0, source: Some(1), tag: None };
+    let receive = tags.receive(pattern, &mut Buffer::Whole(Vec::new())).unwrap();
+    tags.add_peer(1);
+    assert!(tags.peers.get(1).is_none() && !tags.is_busy());
+    // Its end is noticed all the same.
+    tags.peer_up(PeerId::new(1, 2));
+    assert_eq!(tags.peers.id(1), Some(PeerId::new(1, 2)));
+    assert!(matches!(tags.take_received(receive), Some((Err(Failure::PeerGone(1, _)), _))));
+    let record = TagRecord::Eager { context: 0, tag: 3, data: &[] };
+    let mut bytes = vec![0; record.head_len()];
+    record.write(&mut bytes, 0, 0);
+    assert!(tags.handle_records(PeerId::new(1, 2), &mut NothingLent, &bytes));
+    assert_eq!(tags.peers.get(1).unwrap().charged, TAG_OVERHEAD);
+    // A send that waits for a channel is sent through it.
+    tags.peer_down(1, Failure::Closed);
+    tags.add_peer(2);
+    tags.send((2, 0, 0), Mode::Standard, Buffer::Whole(Vec::new()), 0).unwrap();
+    tags.peer_up(PeerId::new(2, 1));
+    assert!(tags.is_busy() && tags.peers.get(2).unwrap().queue.len() == 1);
+}
+
 /// Handles a record of the peer; whether a correct peer may have sent it.
 fn is_accepted(tags: &mut Tags, record: &TagRecord<'_>, data: &[u8]) -> bool {
     let mut bytes = vec![0; record.head_len()];
