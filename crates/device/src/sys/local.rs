@@ -256,4 +256,24 @@ mod tests {
         child.wait().unwrap();
         assert!(!is_exiting(0), "there is no such process");
     }
+
+    /// S-31: rings that the other side does not take fill its buffer; then a ring is dropped, and never waits.
+    #[test]
+    fn a_ring_does_not_wait_for_room() {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        // Far more than a socket holds.
+        const RINGS: usize = 100_000;
+        let (done, rung) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            (0..RINGS).for_each(|_| ring(&ours));
+            done.send(ours).unwrap();
+        });
+        let limit = std::time::Duration::from_secs(60);
+        let _ours = rung.recv_timeout(limit).expect("a ring waits for room");
+        let taken = (0..).take_while(|_| take_ring(&theirs) == Ring::Taken).count();
+        assert!((1..RINGS).contains(&taken), "{taken} of {RINGS} rings had room");
+    }
 }

@@ -296,7 +296,120 @@ fn lost(decision: &Decision) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::UdpSocket;
+    use std::sync::Barrier;
+
+    use tautline_node::link::JobKey;
+
     use super::*;
+    use crate::{Endpoint, Job, Member};
+
+    /// Runs `program` once for each member of a job, each in a thread, when all have channels to all.
+    fn run(n: usize, program: impl Fn(&Group) + Sync) {
+        let sockets: Vec<_> = (0..n).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
+        let members: Vec<_> =
+            sockets.iter().map(|socket| Member::new(socket.local_addr().unwrap())).collect();
+        let ready = Barrier::new(n);
+        std::thread::scope(|scope| {
+            for (rank, socket) in (0..).zip(sockets) {
+                let job = Job::new(rank, JobKey::new([42; 32]), members.clone()).with_socket(socket);
+                let (program, ready) = (&program, &ready);
+                scope.spawn(move || {
+                    let ep = Endpoint::builder().join_job(job).unwrap();
+                    let world = ep.world().unwrap();
+                    world.barrier().unwrap();
+                    // A notice of a failure would end the barrier of another member.
+                    ready.wait();
+                    program(&world);
+                    // What was sent to members that close at the same time may be undelivered.
+                    match ep.close() {
+                        Ok(()) | Err(Error::Undelivered(_)) => {}
+                        Err(other) => panic!("{other:?}"),
+                    }
+                });
+            }
+        });
+    }
+
+    /// What member 0 decides.
+    fn decision(group: &Inner) -> Decision {
+        let id = groups(&group.tags).give_id(group.members[group.me], group.tags.node().size()).unwrap();
+        Decision { by: 0, value: 77, id: id.to_bytes(), lost: vec![false; group.members.len()] }
+    }
+
+    /// G-11: a member that takes a decision sends it on: the coordinator has told nobody else.
+    #[test]
+    fn decisions_are_sent_on() {
+        let told = Barrier::new(2);
+        run(3, |world| {
+            if world.member() == 0 {
+                let tags = &world.0.collective;
+                let reports = [1, 2].map(|member| {
+                    tags.start_receive(member, AGREEMENT | Agreement::REPORT, vec![0; 8])?.wait()
+                });
+                let bytes = decision(&world.0).to_bytes();
+                let sent = tags.send_buffered(2, AGREEMENT | Agreement::DECISION, &bytes);
+                told.wait();
+                assert!(reports.iter().all(Result::is_ok) && sent.is_ok(), "{reports:?}, {sent:?}");
+            } else {
+                let agreed = world.agree(1);
+                if world.member() == 2 {
+                    told.wait();
+                }
+                assert_eq!(agreed.unwrap(), (77, vec![]));
+            }
+            // The others close, so a member that still waits decides alone.
+        });
+    }
+
+    /// G-9, G-11: a coordinator that learns of a decision of a former one makes it its own.
+    #[test]
+    fn coordinators_adopt_decisions() {
+        let over = Barrier::new(3);
+        run(3, |world| {
+            let tags = &world.0.collective;
+            match world.member() {
+                1 => {
+                    world.exclude(0).unwrap();
+                    let agreed = world.agree(1);
+                    over.wait();
+                    assert_eq!(agreed.unwrap(), (77, vec![]));
+                }
+                2 => {
+                    let theirs = Agreement::listen(&world.0, AGREEMENT).unwrap();
+                    let bytes = decision(&world.0).to_bytes();
+                    tags.send_buffered(1, AGREEMENT | Agreement::DECISION, &bytes).unwrap();
+                    let theirs = theirs.wait();
+                    over.wait();
+                    let theirs = Decision::from_bytes(&theirs.unwrap().1).unwrap();
+                    assert_eq!((theirs.by, theirs.value, theirs.lost), (1, 77, vec![false; 3]));
+                }
+                _ => drop(over.wait()),
+            }
+        });
+    }
+
+    /// G-11: whoever has reported to a coordinator takes no decision of an earlier one, unless the
+    /// coordinator has taken it.
+    #[test]
+    fn old_decisions_are_not_taken() {
+        run(1, |world| {
+            let group = &*world.0;
+            let id = groups(&group.tags).give_id(0, 1).unwrap();
+            let decided = Agreement::listen(group, AGREEMENT).unwrap();
+            let old = decision(group);
+            let newer = Decision { by: 2, ..old.clone() };
+            let (lost, decisive) = (vec![false; 3], vec![None; 3]);
+            let (tag, value, known) = (AGREEMENT, 0, vec![old.clone()]);
+            let mut agreement = Agreement { group, tag, value, id, lost, decided, decisive, known };
+            assert_eq!(agreement.acceptable(0), Some(&old));
+            assert_eq!(agreement.acceptable(1), None);
+            agreement.decisive[1] = Some(0);
+            assert_eq!(agreement.acceptable(1), Some(&old));
+            agreement.known.push(newer.clone());
+            assert_eq!(agreement.acceptable(1), Some(&newer));
+        });
+    }
 
     #[test]
     fn decisions_survive_the_wire() {
