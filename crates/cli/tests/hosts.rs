@@ -184,7 +184,7 @@ fn late_answers_are_not_taken_for_those_to_other_requests(hosts: &Hosts) {
     let refused = join("a,gone", &["true"]).wait_with_output().unwrap();
     assert!(String::from_utf8_lossy(&refused.stderr).contains("gone cannot be reached"), "{refused:?}");
     // The port in the description, and that of the socket.
-    let program = r#"d=$(cat <&$TAUTLINE_JOB_FD); s=$(echo "$d" | sed -n 's/^socket //p')
+    let program = r#"d=$(cat /proc/$$/fd/$TAUTLINE_JOB_FD); s=$(echo "$d" | sed -n 's/^socket //p')
         told=$(echo "$d" | sed -n 's/^member 1 [^:]*:\([0-9]*\).*/\1/p')
         inode=$(readlink /proc/$$/fd/$s | tr -dc 0-9)
         real=$(sed -n "s/^ *[0-9]*: [0-9A-F]*:\([0-9A-F]*\) .* $inode .*/\1/p" /proc/net/udp)

@@ -46,8 +46,8 @@ pub enum Event {
         why: Down,
     },
     /// A member that had ended was started again. Only told to programs that watch members, when the launcher
-    /// or another member reports it. A channel to the member's former process reports that one's end itself, as
-    /// [`Event::PeerDown`], which may come before or after this event; the new process is connected when
+    /// or another member reports it. A channel to the member's former process reports that one's end itself,
+    /// as [`Event::PeerDown`], which may come before or after this event; the new process is connected when
     /// [`Event::PeerUp`] has another incarnation.
     MemberStarted {
         /// The member.

@@ -141,8 +141,8 @@ impl Endpoint {
     ///
     /// They get the directory of this process, and its environment if the job is on one host, or else that of
     /// the job. In a job on several hosts each goes where the fewest ranks run. Their output goes where the
-    /// job's goes. When one fails, the job is ended, unless it was started with `--keep-going`; it is not started again,
-    /// even with `--restart`. Groups have only ranks that there were when this process joined.
+    /// job's goes. When one fails, the job is ended, unless it was started with `--keep-going`; it is not
+    /// started again, even with `--restart`. Groups have only ranks that there were when this process joined.
     pub fn spawn(
         &self,
         count: u32,

@@ -76,18 +76,20 @@ pub struct Done {
     pub skipped: Option<String>,
 }
 
+/// A part that uses what the tests have built. Its sizes are the count, the least count, and the step.
+fn part(
+    name: &str,
+    unit: &'static str,
+    (count, least, step): (u64, u64, u64),
+    line: &str,
+    run: fn(&Part, &Step) -> Result<Done>,
+) -> Part {
+    let (name, line) = (name.to_owned(), line.to_owned());
+    Part { name, unit, count, least, step, has_own_build: false, line, run }
+}
+
 /// All parts, in the order in which they run.
 pub fn all() -> Result<Vec<Part>> {
-    let part = |name: &str, unit, (count, least, step), line: &str, run| Part {
-        name: name.to_owned(),
-        unit,
-        count,
-        least,
-        step,
-        has_own_build: false,
-        line: line.to_owned(),
-        run,
-    };
     let mut parts = vec![
         part(
             "simulation",

@@ -257,7 +257,8 @@ mod tests {
         assert!(!is_exiting(0), "there is no such process");
     }
 
-    /// S-31: rings that the other side does not take fill its buffer; then a ring is dropped, and never waits.
+    /// S-31: rings that the other side does not take fill its buffer; then a ring is dropped, and never
+    /// waits.
     #[test]
     fn a_ring_does_not_wait_for_room() {
         use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
