@@ -34,7 +34,7 @@ pub enum SendError {
 impl std::fmt::Display for SendError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            SendError::WouldBlock => f.write_str("no room to send now; extract, or wait, and try again"),
+            SendError::WouldBlock => f.write_str("no room to send now, or not connected yet; extract, or wait, and try again"),
             SendError::PeerGone(rank, why) => write!(f, "{} is gone: {why}", Address::from(*rank)),
             SendError::NoSuchPeer(rank) => write!(f, "there is no {} in this job", Address::from(*rank)),
             SendError::UnknownHandler(rank) => {

@@ -165,8 +165,14 @@ fn check_members(tags: &Tags, members: &[Rank]) -> Result<()> {
     sorted.sort_unstable();
     for (at, rank) in sorted.iter().enumerate() {
         let address = crate::Address::from(*rank);
-        if address.rank >= size || address.lane != lane {
-            return Err(Error::other(format!("a group here cannot have {address} as a member")));
+        if address.rank >= size {
+            let last = size - 1;
+            return Err(Error::other(format!(
+                "{address} was not in the job when this process joined it: its groups have ranks from 0 to {last}"
+            )));
+        }
+        if address.lane != lane {
+            return Err(Error::other(format!("a group of lane {lane} cannot have {address} as a member")));
         }
         if at > 0 && sorted[at - 1] == *rank {
             return Err(Error::other(format!("{address} is in the list of members twice")));
