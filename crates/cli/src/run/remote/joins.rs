@@ -436,7 +436,7 @@ mod tests {
     #[test]
     fn ranks_go_where_the_fewest_run() {
         assert_eq!(shares(&[3, 1, 1], 1), [0, 1, 0]);
-        assert_eq!(shares(&[3, 1, 1], 5), [0, 3, 2]);
+        assert_eq!(shares(&[3, 1, 1], 5), [1, 2, 2]);
         assert_eq!(shares(&[0], 4), [4]);
         assert!(shares(&[], 4).is_empty());
     }
