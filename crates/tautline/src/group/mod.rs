@@ -168,7 +168,8 @@ fn check_members(tags: &Tags, members: &[Rank]) -> Result<()> {
         if address.rank >= size {
             let last = size - 1;
             return Err(Error::other(format!(
-                "{address} was not in the job when this process joined it: its groups have ranks from 0 to {last}"
+                "a group here cannot have {address} as a member: the job had ranks 0 to {last} when this process \
+                 joined"
             )));
         }
         if address.lane != lane {
