@@ -371,5 +371,9 @@ fn nothing_survives_the_launcher_or_an_agent(hosts: &Hosts) {
         let status = job.wait().unwrap();
         assert!(!status.success(), "{victim}: {status:?}");
         until(PATIENCE, || marked(&mark).is_empty());
+        // J-25: nor the socket on which the job was asked for ranks.
+        let user = rustix::process::geteuid().as_raw();
+        let socket = std::path::PathBuf::from(format!("/tmp/tautline-{user}/job-{}", job.id()));
+        until(PATIENCE, || !socket.exists());
     }
 }
