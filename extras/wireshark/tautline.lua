@@ -146,7 +146,7 @@ local BODIES = {
     [29] = { { "id", 0, 4 }, { "unused", 4, 4 }, { "at", 8, 8 } },
     [30] = target({ "rest", 16, 8 }, { "loan", 24, 4 }, { "extent_len", 28, 4 }, { "pool_offset", 32, 8 }),
 }
-local EXTENSIONS = { [1] = "Sack", [2] = "Pad", [128] = "Fragment" }
+local EXTENSIONS = { [1] = "Sack", [2] = "Pad", [3] = "Pace", [128] = "Fragment" }
 local MAGIC = 0x54554154 -- "TAUT" as a little-endian number
 local HEADER_LEN, HANDSHAKE_LEN, SHORT_LEN, LONG_LEN, SEAL_LEN = 48, 112, 8, 24, 16
 local SLOT, ACK_REQUESTED, SEALED, CLOSE_REPLY, RAW = 0x01, 0x02, 0x04, 0x08, 0x10
@@ -214,6 +214,7 @@ flag("raw", "Accepts raw frames", RAW)
 fields.ext_kind = ProtoField.uint8("tautline.ext.kind", "Extension", base.DEC, EXTENSIONS)
 fields.sack = ProtoField.bytes("tautline.ext.sack", "Selective acknowledgement")
 fields.sack_slot = ProtoField.uint32("tautline.ext.sack.slot", "Received slot")
+fields.pace = ProtoField.uint16("tautline.ext.pace", "Pace of heartbeats")
 fields.fragment_offset = ProtoField.uint32("tautline.ext.fragment.offset", "Offset in the slot")
 fields.fragment_total = ProtoField.uint32("tautline.ext.fragment.total", "Bytes of the slot")
 fields.payload = ProtoField.bytes("tautline.payload", "Payload")
@@ -267,6 +268,8 @@ local function add_extensions(tree, buffer, ack)
         ext:add(fields.ext_kind, buffer(at, 1))
         if kind == 1 and len > 0 then
             add_sack(ext, buffer(at + 2, len), ack)
+        elseif kind == 3 and len == 2 then
+            ext:add_le(fields.pace, buffer(at + 2, 2))
         elseif kind == 128 and len == 10 then
             fragment = true
             ext:add_le(fields.fragment_offset, buffer(at + 4, 4))

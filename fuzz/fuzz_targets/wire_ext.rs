@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tautline_wire::ext::{Ext, Extensions, MAX_SACK_BYTES, put_fragment, put_pad, put_sack};
+use tautline_wire::ext::{Ext, Extensions, MAX_SACK_BYTES, put_fragment, put_pace, put_pad, put_sack};
 
 fuzz_target!(|data: &[u8]| {
     let mut exts = Extensions::new(data);
@@ -20,6 +20,10 @@ fuzz_target!(|data: &[u8]| {
             Ext::Fragment { offset, total } => {
                 assert!(offset < total);
                 put_fragment(&mut out, offset, total)
+            }
+            Ext::Pace(pace) => {
+                assert!(pace > 0);
+                put_pace(&mut out, pace)
             }
             Ext::Pad(len) if (len + 2) % 4 == 0 => put_pad(&mut out, len + 2),
             Ext::Pad(_) => continue,

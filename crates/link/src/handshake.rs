@@ -11,6 +11,7 @@ pub use crate::keys::ChannelIds;
 use crate::keys::{Role, constant_eq, party};
 use crate::link::Negotiated;
 use crate::seal::Seal;
+use crate::shared::Shared;
 use crate::{Arrival, Config, Death, FrameError, JobKey, Link, MICRO, MILLI, Nanos};
 
 /// The interval between hellos stops doubling here.
@@ -106,7 +107,7 @@ struct Candidate {
 #[derive(Debug)]
 pub struct Peering {
     params: PeeringParams,
-    config: Arc<Config>,
+    config: Arc<Shared>,
     /// The credit that the peer has at first (L-42).
     first_credit: u32,
     /// Whether this side accepts raw frames.
@@ -128,7 +129,7 @@ pub struct Peering {
 
 impl Peering {
     /// Makes a peering. It sends nothing until [`Peering::connect`] is called or a hello arrives.
-    pub fn new(params: PeeringParams, config: impl Into<Arc<Config>>) -> Peering {
+    pub fn new(params: PeeringParams, config: impl Into<Arc<Shared>>) -> Peering {
         let (job, config) = (params.key.job_id(), config.into());
         Peering {
             params,

@@ -11,7 +11,8 @@
 //!
 //! A link has a sending half (`sender`, with `queue`, `packets`, `rtt`, `congestion`, `path`, `retransmit`
 //! and the policies of `recovery`), a receiving half (`receiver`, with `replay` and `ack_timer`), `liveness`
-//! and `seal`. The rule numbers in comments (`L-1`, `H-1`, …) are those of `docs/PROTOCOL.md`.
+//! and `seal`; `shared` is what the links of a lane have in common. The rule numbers in comments (`L-1`,
+//! `H-1`, …) are those of `docs/PROTOCOL.md`.
 #![forbid(unsafe_code)]
 
 mod ack_timer;
@@ -35,6 +36,7 @@ mod retransmit;
 mod rtt;
 mod seal;
 mod sender;
+mod shared;
 mod tag;
 
 pub use config::{Config, RecoveryPolicy};
@@ -46,6 +48,7 @@ pub use link::{FrameError, Link, PeerTerms, SlotRef, Transmit};
 pub use reassembly::Reassembly;
 pub use receiver::Arrival;
 pub use report::{Counters, Death, Event};
+pub use shared::Shared;
 
 /// Nanoseconds on the caller's monotonic clock.
 pub type Nanos = u64;

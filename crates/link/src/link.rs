@@ -18,7 +18,8 @@ use crate::receiver::Receiver;
 use crate::report::Reports;
 use crate::seal::{SEAL_LEN, Seal};
 use crate::sender::Sender;
-use crate::{Config, Counters, Death, Event, Nanos, Token};
+use crate::shared::{Quiet, Shared};
+use crate::{Counters, Death, Event, Nanos, Token};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -35,7 +36,7 @@ enum State {
 /// One live channel. The crate's documentation gives the order of calls.
 #[derive(Debug)]
 pub struct Link {
-    config: Arc<Config>,
+    config: Arc<Shared>,
     peer: PeerTerms,
     channel: u32,
     seal: Seal,
@@ -50,6 +51,8 @@ pub struct Link {
     close_due: bool,
     /// Until when the reply to the peer's close is repeated; zero once it is confirmed.
     reply_until: Nanos,
+    /// The link is quiet (L-45).
+    quiet: Option<Quiet>,
     reports: Reports,
 }
 
@@ -103,7 +106,7 @@ fn raw_flag(accepts: bool) -> u8 {
 }
 
 impl Link {
-    pub(crate) fn new(now: Nanos, config: &Arc<Config>, negotiated: Negotiated) -> Link {
+    pub(crate) fn new(now: Nanos, config: &Arc<Shared>, negotiated: Negotiated) -> Link {
         let Negotiated { peer, my_channel, my_epoch, my_rank, seal, max_frame, .. } = negotiated;
         // Sequence numbers start at the low half of the epochs, so that they often wrap around (L-1).
         let queue = SendQueue::new(Seq(my_epoch as u32), peer.credit);
@@ -122,6 +125,7 @@ impl Link {
             request_due: true,
             close_due: false,
             reply_until: 0,
+            quiet: None,
             reports: Reports::default(),
         }
     }
@@ -169,6 +173,37 @@ impl Link {
             self.seal.rest();
             self.reports.events.shrink_to_fit();
         }
+    }
+
+    /// Returns how many slots there were in both directions together, modulo 2³².
+    fn slots(&self) -> u32 {
+        self.sender.queue.end().0.wrapping_add(self.receiver.next().0)
+    }
+
+    /// Handles a heartbeat or the answer to one, whose sender's pace is `peer_pace`.
+    #[cold]
+    fn on_heartbeat(&mut self, now: Nanos, peer_pace: u16) {
+        self.rest();
+        let quiet = self.liveness.on_heartbeat(self.slots());
+        if !quiet || self.state != State::Open || !self.sender.queue.is_empty() {
+            self.quiet = None;
+            return;
+        }
+        if self.quiet.is_none() {
+            self.quiet = Some(Quiet::new(&self.config));
+        }
+        self.liveness.postpone(now, &self.config, self.config.pace().max(peer_pace));
+    }
+
+    /// Has the peer of a quiet link say that it is alive, within the silence bound from now on: somebody says
+    /// that it is not (L-45). Returns whether a frame is to be sent.
+    pub fn probe(&mut self, now: Nanos) -> bool {
+        let quiet = self.quiet.take().is_some();
+        if quiet {
+            self.liveness.hasten(now);
+            self.request_due = true;
+        }
+        quiet
     }
 
     /// Returns the largest slot that fits one frame now (L-20).
@@ -272,6 +307,7 @@ impl Link {
             return;
         }
         self.state = State::Dead;
+        self.quiet = None;
         self.seal.erase();
         self.sender.queue.clear();
         self.reports.events.push_back(Event::Died(why));

@@ -3,12 +3,15 @@
 use crate::retransmit::spread;
 use crate::{Config, Nanos};
 
+/// Heartbeats without a slot in between after which a link is quiet (L-45): some ten silence bounds.
+const QUIET_AFTER: u8 = 30;
 /// Absences of our own that are no silence of the peer, from one of its frames to the next (L-36).
 const MAX_ABSENCES: u8 = 8;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Liveness {
-    /// When a frame was last accepted, moved on by the time that this side has been absent since.
+    /// When a frame was last accepted, moved on by the time that this side has been absent since. On a quiet
+    /// link it may be later than now: silence counts from then on (L-45).
     received: Nanos,
     /// Absences since then.
     absences: u8,
@@ -16,15 +19,31 @@ pub(crate) struct Liveness {
     requested: Nanos,
     /// A frame has been accepted on this link.
     confirmed: bool,
+    /// Heartbeats that were received in a row without a slot in between, or their answers.
+    beats: u8,
     /// Whether our rank is the higher one of the pair.
     higher: bool,
     /// Differs between links, so that they do not send their heartbeats together (L-39).
     seed: u32,
+    /// Slots of both directions together when the last heartbeat was received.
+    slots: u32,
+    /// How many times as late as on another link the next heartbeat comes, unless there was a slot since.
+    pace: u16,
 }
 
 impl Liveness {
     pub(crate) fn new(now: Nanos, higher: bool, seed: u32) -> Liveness {
-        Liveness { received: now, absences: 0, requested: now, confirmed: false, higher, seed }
+        Liveness {
+            received: now,
+            absences: 0,
+            requested: now,
+            confirmed: false,
+            beats: 0,
+            higher,
+            seed,
+            slots: 0,
+            pace: 1,
+        }
     }
 
     /// Records that an authentic frame arrived.
@@ -40,6 +59,38 @@ impl Liveness {
         self.received
     }
 
+    /// Returns whether a frame without a slot that arrives now is a heartbeat, or the answer to one (L-17).
+    pub(crate) fn is_heartbeat(&self, now: Nanos, config: &Config) -> bool {
+        let heard = self.received.saturating_sub(self.delay(config));
+        now.saturating_sub(heard) > config.silence / 8
+    }
+
+    /// Records a heartbeat, or the answer to one. `slots` counts those of both directions together. Returns
+    /// whether the link is quiet (L-45).
+    pub(crate) fn on_heartbeat(&mut self, slots: u32) -> bool {
+        let traffic = std::mem::replace(&mut self.slots, slots) != slots;
+        self.pace = 1;
+        self.beats = if traffic { 0 } else { self.beats.saturating_add(1) };
+        self.beats >= QUIET_AFTER
+    }
+
+    /// The next heartbeat of a quiet link comes `pace` times as late as on another.
+    pub(crate) fn postpone(&mut self, now: Nanos, config: &Config, pace: u16) {
+        self.pace = pace;
+        self.received = now + self.delay(config);
+    }
+
+    /// Returns by how much the next heartbeat comes later than on a link that is not quiet.
+    fn delay(&self, config: &Config) -> Nanos {
+        u64::from(self.pace - 1) * config.heartbeat(self.higher)
+    }
+
+    /// The link is quiet no more: silence counts from now on at the latest.
+    pub(crate) fn hasten(&mut self, now: Nanos) {
+        (self.beats, self.pace) = (0, 1);
+        self.received = self.received.min(now);
+    }
+
     /// Records that a frame without data requests an acknowledgement.
     pub(crate) fn on_request(&mut self, now: Nanos) {
         self.requested = now;
@@ -50,8 +101,12 @@ impl Liveness {
         self.confirmed
     }
 
-    /// Advances the clock to `now`. Returns whether the peer has been silent for too long.
-    pub(crate) fn advance(&mut self, now: Nanos, config: &Config) -> bool {
+    /// Advances the clock to `now`. Returns whether the peer has been silent for too long. `slots` is as for
+    /// [`Liveness::on_heartbeat`].
+    pub(crate) fn advance(&mut self, now: Nanos, config: &Config, slots: u32) -> bool {
+        if self.received > now && self.slots != slots {
+            self.hasten(now);
+        }
         // L-16: this side should have run by then, to send a heartbeat.
         let late = now.saturating_sub(self.due_after(config, config.heartbeat(self.higher) / 8));
         if late > config.silence / 16 && self.absences < MAX_ABSENCES {

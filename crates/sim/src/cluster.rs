@@ -2,6 +2,9 @@
 //! a node costs. The network is a model ([`NetworkModel`]); the time is virtual.
 
 pub mod collectives;
+mod idle;
+
+pub use idle::Idle;
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -290,6 +293,7 @@ impl Cluster {
             first_round_ns: 0,
             arrived: 0,
             deaths: 0,
+            last_death: (0, 0),
         })
     }
 
@@ -422,6 +426,8 @@ struct Run {
     first_round_ns: Nanos,
     arrived: u64,
     deaths: u64,
+    /// The newest death that a node reported, and when.
+    last_death: (u32, Nanos),
 }
 
 impl Run {
@@ -455,7 +461,10 @@ impl Run {
             return Err(format!("node {node}: {why}"));
         }
         while let Some(event) = this.ep.poll_event() {
-            self.deaths += u64::from(matches!(event, tautline::Event::PeerDown { .. }));
+            if let tautline::Event::PeerDown { peer, .. } = event {
+                self.deaths += 1;
+                self.last_death = (peer, now);
+            }
         }
         if self.first_step.is_some_and(|step| this.at > step) && !self.opened[node as usize] {
             self.opened[node as usize] = true;

@@ -11,9 +11,12 @@ pub const EXT_HEADER: usize = 2;
 pub const MAX_SACK_BYTES: usize = 124;
 /// Length of a fragment extension.
 pub const FRAGMENT_LEN: usize = 12;
+/// Length of a pace extension.
+pub const PACE_LEN: usize = 4;
 
 const SACK: u8 = 1;
 const PAD: u8 = 2;
+const PACE: u8 = 3;
 const FRAGMENT: u8 = 128;
 
 /// A checked extension.
@@ -23,6 +26,8 @@ pub enum Ext<'a> {
     Sack(&'a [u8]),
     /// Padding of a path probe.
     Pad(usize),
+    /// The sender's heartbeats on this link come so many times as rarely as on others, at least once (L-45).
+    Pace(u16),
     /// The payload is a part of a slot.
     Fragment {
         /// Where in the slot the payload begins.
@@ -64,7 +69,11 @@ impl<'a> Extensions<'a> {
                     }
                     return Ok(Some(Ext::Fragment { offset, total }));
                 }
-                SACK | FRAGMENT => return Err(Malformed::BadExtension),
+                PACE if value.len() == PACE_LEN - EXT_HEADER => {
+                    let pace = u16::from_le_bytes([value[0], value[1]]);
+                    return if pace > 0 { Ok(Some(Ext::Pace(pace))) } else { Err(Malformed::BadValue) };
+                }
+                SACK | FRAGMENT | PACE => return Err(Malformed::BadExtension),
                 unknown if unknown >= 128 => return Err(Malformed::BadExtension),
                 _ => {}
             }
@@ -104,6 +113,11 @@ pub fn put_fragment(out: &mut [u8], offset: u32, total: u32) -> usize {
     put_ext(out, FRAGMENT, &value)
 }
 
+/// Writes a pace extension to `out`. Returns its length, [`PACE_LEN`].
+pub fn put_pace(out: &mut [u8], pace: u16) -> usize {
+    put_ext(out, PACE, &pace.to_le_bytes())
+}
+
 fn put_ext(out: &mut [u8], kind: u8, value: &[u8]) -> usize {
     let used = (EXT_HEADER + value.len()).next_multiple_of(4);
     let out = &mut out[..used];
@@ -126,11 +140,17 @@ mod tests {
         let mut area = [0u8; 300];
         let mut used = put_sack(&mut area, &[0b101, 0xff, 1]);
         used += put_fragment(&mut area[used..], 1000, 4000);
+        used += put_pace(&mut area[used..], 700);
         used += put_pad(&mut area[used..], 64);
         let got: Vec<_> = Extensions::new(&area[..used]).collect::<Result<_, _>>().unwrap();
         assert_eq!(
             got,
-            [Ext::Sack(&[0b101, 0xff, 1]), Ext::Fragment { offset: 1000, total: 4000 }, Ext::Pad(62)]
+            [
+                Ext::Sack(&[0b101, 0xff, 1]),
+                Ext::Fragment { offset: 1000, total: 4000 },
+                Ext::Pace(700),
+                Ext::Pad(62)
+            ]
         );
         assert_eq!(used % 4, 0);
     }
@@ -144,11 +164,15 @@ mod tests {
 
     #[test]
     fn malformed_extensions_are_rejected() {
-        for area in [&[SACK][..], &[SACK, 9, 1, 2], &[FRAGMENT, 2, 0, 0], &[SACK, 255, 0, 0]] {
+        for area in
+            [&[SACK][..], &[SACK, 9, 1, 2], &[FRAGMENT, 2, 0, 0], &[SACK, 255, 0, 0], &[PACE, 1, 1, 0]]
+        {
             assert_eq!(Extensions::new(area).next(), Some(Err(Malformed::BadExtension)), "{area:?}");
         }
         let mut area = [0; FRAGMENT_LEN];
         put_fragment(&mut area, 8, 8);
+        assert_eq!(Extensions::new(&area).next(), Some(Err(Malformed::BadValue)));
+        put_pace(&mut area, 0);
         assert_eq!(Extensions::new(&area).next(), Some(Err(Malformed::BadValue)));
     }
 }

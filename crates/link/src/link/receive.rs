@@ -8,6 +8,7 @@ use tautline_wire::{Frame, Header, Kind, Seq};
 
 use super::{Link, State};
 use crate::queue::charge;
+use crate::shared::accept_pace;
 use crate::{Arrival, Death, Event, Nanos};
 
 /// For how long the reply to a close is repeated at most (L-18).
@@ -57,7 +58,7 @@ impl Link {
         }
         self.receiver.replay.mark(now, header.packet);
         self.reports.counters.frames_accepted += 1;
-        let pause = now.saturating_sub(self.liveness.heard_at());
+        let heartbeat = self.liveness.is_heartbeat(now, &self.config);
         self.liveness.on_frame(now);
         if header.flags & flags::ACK_REQUESTED != 0 {
             self.receiver.on_request(header.has_slot());
@@ -71,9 +72,8 @@ impl Link {
             return Ok((None, payload));
         }
         if !header.has_slot() {
-            if pause > self.config.silence / 8 {
-                // A heartbeat: the peer sends them for both sides (L-17).
-                self.rest();
+            if heartbeat {
+                self.on_heartbeat(now, ext.pace);
             }
             return Ok((None, payload));
         }
@@ -271,25 +271,31 @@ impl Link {
     }
 }
 
-#[derive(Default)]
 struct Exts<'a> {
     sack: Option<&'a [u8]>,
     fragment: Option<(u32, u32)>,
+    /// The peer's pace (L-45).
+    pace: u16,
+}
+
+impl Exts<'_> {
+    const NONE: Self = Exts { sack: None, fragment: None, pace: 1 };
 }
 
 #[inline]
 fn payload_ext(bytes: &[u8], ext_len: u16) -> Result<Exts<'_>, FrameError> {
-    if ext_len == 0 { Ok(Exts::default()) } else { read_ext(bytes, ext_len) }
+    if ext_len == 0 { Ok(Exts::NONE) } else { read_ext(bytes, ext_len) }
 }
 
 #[cold]
 fn read_ext(bytes: &[u8], ext_len: u16) -> Result<Exts<'_>, FrameError> {
     let area = &bytes[HEADER_LEN..HEADER_LEN + usize::from(ext_len)];
-    let mut exts = Exts::default();
+    let mut exts = Exts::NONE;
     for ext in Extensions::new(area) {
         match ext.map_err(|_| FrameError::Malformed)? {
             Ext::Sack(bits) => exts.sack = Some(bits),
             Ext::Fragment { offset, total } => exts.fragment = Some((offset, total)),
+            Ext::Pace(pace) => exts.pace = accept_pace(pace),
             Ext::Pad(_) => {}
         }
     }

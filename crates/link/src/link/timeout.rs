@@ -34,7 +34,7 @@ impl Link {
             }
             return;
         }
-        if self.liveness.advance(now, &self.config) {
+        if self.liveness.advance(now, &self.config, self.slots()) {
             self.kill(Death::Silence);
             return;
         }

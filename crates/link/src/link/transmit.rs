@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use tautline_wire::ext::{self, FRAGMENT_LEN};
+use tautline_wire::ext::{self, FRAGMENT_LEN, PACE_LEN};
 use tautline_wire::frame::{HEADER_LEN, flags, put_tag};
 use tautline_wire::{Header, Kind, Seq};
 
@@ -45,6 +45,8 @@ pub struct Transmit {
     packet: u64,
     ext_len: usize,
     with_sack: bool,
+    /// This side's pace, to be told; 1 is not told.
+    pace: u16,
     pad: usize,
 }
 
@@ -169,6 +171,7 @@ impl Link {
             packet,
             ext_len: if with_sack { sack } else { 0 },
             with_sack,
+            pace: 1,
             pad: 0,
         }
     }
@@ -192,6 +195,7 @@ impl Link {
             packet: 0,
             ext_len: 0,
             with_sack: false,
+            pace: 1,
             pad: 0,
         };
         if self.close_due && self.ready_to_close() {
@@ -219,6 +223,10 @@ impl Link {
         if transmit.pad == 0 && self.receiver.has_ahead() {
             transmit.with_sack = true;
             transmit.ext_len = self.receiver.sack_len();
+        }
+        if transmit.pad == 0 && self.quiet.is_some() {
+            transmit.pace = self.config.pace();
+            transmit.ext_len += if transmit.pace > 1 { PACE_LEN } else { 0 };
         }
         self.receiver.ack.reset();
         self.request_due = false;
@@ -279,6 +287,10 @@ impl Link {
         }
         if let Some(SlotRef { fragment_of: Some(total), range, .. }) = &transmit.slot {
             let used = ext::put_fragment(area, range.start as u32, *total);
+            area = &mut area[used..];
+        }
+        if transmit.pace > 1 {
+            let used = ext::put_pace(area, transmit.pace);
             area = &mut area[used..];
         }
         while !area.is_empty() {

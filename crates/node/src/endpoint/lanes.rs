@@ -69,6 +69,21 @@ impl Node {
         next
     }
 
+    /// Somebody says that a process has ended: those of its lanes that are quiet have to say that they live.
+    pub(super) fn probe(&self, rank: Rank) {
+        let lanes: Vec<_> = self.lock().iter().filter_map(Weak::upgrade).collect();
+        for lane in lanes {
+            let asked = {
+                let mut owned = lane.lock();
+                let now = lane.arrive(&mut owned);
+                owned.probe(now, rank)
+            };
+            if asked {
+                lane.ring();
+            }
+        }
+    }
+
     /// The lanes other than lane 0.
     pub(super) fn others(&self) -> Vec<Arc<Shared>> {
         self.lock().iter().skip(1).filter_map(Weak::upgrade).collect()

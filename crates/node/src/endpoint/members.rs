@@ -20,7 +20,8 @@ impl Members {
     }
 
     /// A member has ended. If there is a channel to it, that reports the end itself, after all that the
-    /// member has sent. Otherwise the program is told now. An error if this node is closed.
+    /// member has sent; a quiet link asks the member at once (L-45). Otherwise the program is told now. An
+    /// error if this node is closed.
     pub fn ended(&self, rank: Rank, why: Down) -> Result<(), SendError> {
         let endpoint = self.endpoint().ok_or(SendError::Closed)?;
         let own = endpoint.rank();
@@ -34,6 +35,7 @@ impl Members {
                 lane.teardown(rank, why);
             }
         })?;
+        endpoint.owner.node.probe(rank);
         endpoint.waker().wake();
         Ok(())
     }

@@ -5,7 +5,7 @@ use tautline_link::{Death, Event as LinkEvent, Nanos};
 
 use super::Lane;
 use crate::memory::Failure;
-use crate::{Down, Event, PeerId, PeerState, Rank, Undelivered, tags};
+use crate::{Address, Down, Event, PeerId, PeerState, Rank, Undelivered, tags};
 
 impl Lane {
     /// Frees slots that a link no longer needs, and handles its next event.
@@ -74,6 +74,19 @@ impl Lane {
             self.push_event(Event::PeerDown { peer: rank, incarnation, why });
         }
         self.forget_restarted(rank);
+    }
+
+    /// Somebody says that a process has ended: those of its lanes that are quiet have to say that they live
+    /// (L-45). Returns whether there is any.
+    pub(crate) fn probe(&mut self, now: Nanos, process: Rank) -> bool {
+        let mut asked = false;
+        for peer in self.peers.iter_mut().filter(|peer| Address::from(peer.rank).rank == process) {
+            if peer.channel.link.peering.link_mut().is_some_and(|link| link.probe(now)) {
+                peer.channel.mark_dirty(&mut self.port);
+                asked = true;
+            }
+        }
+        asked
     }
 
     /// A member that had ended was started again (N-26).

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tautline_device::{Datagram, RouteId};
-use tautline_link::{Config, HandshakeFrame, JobKey, Peering, PeeringParams};
+use tautline_link::{Config, HandshakeFrame, JobKey, Peering, PeeringParams, Shared};
 use tautline_wire::handshake::Handshake;
 
 use super::{LocalHints, Peer};
@@ -27,7 +27,7 @@ pub(crate) struct Roster {
     /// The port of this lane, which peers cannot know; zero for lane 0.
     port: u16,
     /// What all links share.
-    config: Arc<Config>,
+    shared: Arc<Shared>,
     routes: HashMap<SocketAddr, RouteId>,
 }
 
@@ -41,7 +41,7 @@ impl Roster {
             members: job.members.clone(),
             joined: Vec::new(),
             port: if lane == 0 { 0 } else { own.port() },
-            config: Arc::new(config.clone()),
+            shared: config.clone().into(),
             routes: HashMap::new(),
         }
     }
@@ -97,7 +97,7 @@ impl Roster {
             port: self.port,
             max_frame: device.max_frame(route),
         };
-        let mut peering = Peering::new(params, self.config.clone());
+        let mut peering = Peering::new(params, self.shared.clone());
         // The device may accept them no longer, or again.
         peering.set_raw_frames(config.raw_frames);
         let link = LinkChannel::new(peering, route);
