@@ -1,8 +1,9 @@
 //! Our side of a measurement of messages with tags.
 
+use std::collections::VecDeque;
 use std::io;
 
-use tautline::tags::{Receive, Tags};
+use tautline::tags::{Receive, Send, Tags};
 use tautline::{Config, Endpoint};
 use tautline_baseline::content::Pattern;
 use tautline_baseline::cpu::Stopwatch;
@@ -19,8 +20,11 @@ const ANSWER: u32 = 8;
 const NEVER: u32 = 1 << 20;
 /// How many of those there are in the long queues.
 pub const QUEUED: u32 = 10_000;
-/// Receives that are posted ahead.
-const AHEAD: u64 = 64;
+/// The most messages under way in a stream, and the most bytes of them; but three in any case.
+const AHEAD: usize = 64;
+const SLOT_BYTES: usize = 512 << 10;
+/// Messages from this length on are started and waited for; shorter ones are sent by blocking calls.
+const LONG: usize = 4096;
 
 /// One side of a pair of endpoints that send each other messages with tags.
 pub struct TaggedSide {
@@ -91,14 +95,16 @@ impl TaggedSide {
         Ok(if side == Side::A { round_trips } else { Vec::new() })
     }
 
-    /// One way, with receives posted ahead, and an answer at the end.
+    /// One way, with several sends and receives under way, and an answer at the end. As in the rivals' stream
+    /// (`rivals/team.c`), each buffer is rewritten, or read and posted again, as soon as it is free.
     pub fn stream(&mut self, side: Side, count: u64) -> io::Result<Measured> {
         let bytes = self.outgoing.len();
-        let post = |tags: &Tags, peer| tags.start_receive(peer, TAG, vec![0; bytes]).map_err(other);
-        let mut ahead = std::collections::VecDeque::new();
+        let slots = (SLOT_BYTES / bytes.max(1)).clamp(3, AHEAD).min(count as usize);
+        let mut spare: Vec<Vec<u8>> = (0..slots).map(|_| vec![1; bytes]).collect();
+        let mut receives = VecDeque::with_capacity(slots);
         if side == Side::B {
-            for _ in 0..count.min(AHEAD) {
-                ahead.push_back(post(&self.tags, self.peer)?);
+            for buffer in spare.drain(..) {
+                receives.push_back(self.tags.start_receive(self.peer, TAG, buffer).map_err(other)?);
             }
             self.tags.send(self.peer, ANSWER, b"").map_err(other)?;
         } else {
@@ -106,23 +112,45 @@ impl TaggedSide {
         }
         let watch = Stopwatch::start();
         match side {
-            Side::A => {
+            // These are taken at once, into credit and rings.
+            Side::A if bytes < LONG => {
                 (1..=count).try_for_each(|number| self.send(number))?;
+                self.tags.receive(self.peer, ANSWER, &mut Vec::new()).map_err(other)?;
+            }
+            Side::A => {
+                self.start_sends(spare, count)?;
                 self.tags.receive(self.peer, ANSWER, &mut Vec::new()).map_err(other)?;
             }
             Side::B => {
                 for number in 1..=count {
-                    let Some(receive) = ahead.pop_front() else { break };
+                    let Some(receive) = receives.pop_front() else { break };
                     let (_, buffer) = receive.wait().map_err(other)?;
                     self.pattern.check(number, &buffer)?;
-                    if number + AHEAD <= count {
+                    if number + slots as u64 <= count {
                         let next = self.tags.start_receive(self.peer, TAG, buffer).map_err(other)?;
-                        ahead.push_back(next);
+                        receives.push_back(next);
                     }
                 }
                 self.tags.send(self.peer, ANSWER, b"").map_err(other)?;
             }
         }
         Ok(watch.stop(count, count * bytes as u64, 0))
+    }
+
+    /// Sends `count` messages from the given buffers in turn.
+    fn start_sends(&mut self, mut spare: Vec<Vec<u8>>, count: u64) -> io::Result<()> {
+        let mut sends = VecDeque::with_capacity(spare.len());
+        for number in 1..=count {
+            let mut buffer = match spare.pop() {
+                Some(buffer) => buffer,
+                None => {
+                    let first: Send = sends.pop_front().ok_or_else(|| other("no send is under way"))?;
+                    first.wait().map_err(other)?
+                }
+            };
+            self.pattern.write(number, &mut buffer);
+            sends.push_back(self.tags.start_send(self.peer, TAG, buffer).map_err(other)?);
+        }
+        sends.into_iter().try_for_each(|send| send.wait().map(drop).map_err(other))
     }
 }
