@@ -301,6 +301,31 @@ fn a_member_is_lost_in_a_collective() {
     }
 }
 
+/// G-22: a member that waits for one that computes learns of the loss of another one that it needs later.
+#[test]
+fn a_loss_ends_the_wait_for_another_member() {
+    let failed = std::sync::Barrier::new(2);
+    run_over(DeviceName::Udp, 3, |job| {
+        let (ep, world) = enter(job);
+        world.barrier().unwrap();
+        match world.member() {
+            // Rank 0 waits for rank 2 first, then for rank 1.
+            0 => {
+                for run in [
+                    world.barrier(),
+                    world.start(&Call::Barrier, Vec::new()).and_then(|it| it.wait()).map(drop),
+                ] {
+                    assert!(matches!(run, Err(Error::PeerGone(1, _))), "{run:?}");
+                }
+                failed.wait();
+            }
+            1 => {}
+            _ => drop(failed.wait()),
+        }
+        ep.close().unwrap();
+    });
+}
+
 /// G-8, G-10: a group that one member revokes fails at all, also at members that wait for others; the members
 /// then agree, and make a new group.
 #[test]

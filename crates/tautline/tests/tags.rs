@@ -406,11 +406,41 @@ fn a_lost_peer_fails_its_receives() {
             assert!(matches!(tags.send(1, 5, &[]), Err(Error::PeerGone(1, _))));
             assert!(matches!(tags.send(2, 5, &[]), Err(Error::Send(SendError::NoSuchPeer(2)))));
             assert!(!any_source.test().unwrap());
+            // Nobody is left who could send these.
+            let waits = [
+                tags.receive(ANY, 5, &mut vec![0; 9]).map(drop),
+                tags.start_receive(ANY, ANY, Vec::new()).unwrap().wait().map(drop),
+                tags.probe(ANY, ANY).map(drop),
+                tags.claim(ANY, 5).map(drop),
+                tags.try_send(1, 5, &[]).map(drop),
+            ];
+            assert!(waits.iter().all(|it| matches!(it, Err(Error::PeerGone(1, Down::Closed)))), "{waits:?}");
             ep.close().unwrap();
             assert!(matches!(any_source.wait(), Err(Error::Send(SendError::Closed))));
             let mut kept = vec![7; 9];
             assert!(matches!(tags.receive(1, 5, &mut kept), Err(Error::Send(SendError::Closed))));
             assert_eq!(kept, [7; 9]);
+        });
+    }
+}
+
+/// A loop of [`Tags::try_send`] opens the channel by itself.
+#[test]
+fn tried_sends_open_the_channel() {
+    for device in DEVICES {
+        run_over(device, 2, |job| {
+            let ep = join(Endpoint::builder().config(config(|c| c.device = Some(device))), job);
+            let tags = ep.tags(0);
+            if ep.rank() == 0 {
+                while !tags.try_send(1, 3, b"short").unwrap() {
+                    std::thread::yield_now();
+                }
+            } else {
+                let mut bytes = vec![0; 5];
+                tags.receive(0, 3, &mut bytes).unwrap();
+                assert_eq!(bytes, *b"short");
+            }
+            ep.close().unwrap();
         });
     }
 }

@@ -7,8 +7,8 @@ use tautline_link::Nanos;
 
 use super::Endpoint;
 use crate::lane::Lane;
-use crate::membership::Peer;
-use crate::{Address, ChannelNumbers, Config, Counters, Liveness, PeerId, PeerState, Rank, SendError};
+
+use crate::{ChannelNumbers, Config, Counters, Liveness, PeerId, PeerState, Rank, SendError};
 
 impl Endpoint {
     /// This process's rank.
@@ -97,25 +97,7 @@ impl Endpoint {
 
     /// Whether every other rank of the job is gone, and no other lane of this process is connected.
     pub fn all_peers_lost(&self) -> bool {
-        let (me, size) = (self.rank(), self.size());
-        let is_lost = |peer: &Peer| match peer.state {
-            PeerState::Down(_) => true,
-            PeerState::Unknown => Address::from(peer.rank).rank == me,
-            PeerState::Connecting | PeerState::Up => false,
-        };
-        let own = self.number();
-        let all_lost = self.with(|lane| {
-            let mut ranks_lost = 0;
-            let mut others = lane.peers.iter().filter(|peer| peer.rank != own);
-            let lost = others.all(|peer| {
-                let Address { rank, lane } = peer.rank.into();
-                ranks_lost += u32::from(lane == 0 && rank != me);
-                is_lost(peer)
-            });
-            // Ranks that were never used are not lost.
-            lost && ranks_lost + 1 == size
-        });
-        size > 1 && all_lost.unwrap_or(false)
+        self.with(|lane| lane.peers.are_all_lost()).unwrap_or(false)
     }
 
     /// The incarnation of a peer that can be reached now, if any.

@@ -33,6 +33,17 @@ impl Tagged<'_> {
         Ok(sent)
     }
 
+    /// Why [`Tagged::try_send_tagged`] has not sent a message: an error if the peer is lost, or the context is
+    /// fenced. Otherwise the channel is opened, if need be, and progress is made.
+    pub fn prepare_send(&self, (to, context): (Rank, u32)) -> Result<Result<(), Failure>, SendError> {
+        let (mut lane, now) = self.0.enter()?;
+        lane.tags.set_used();
+        lane.reach_tagged(now, to)?;
+        lane.tags.enter_peer(to);
+        lane.poll(now);
+        Ok(lane.tags.why_ended(to, context).map_or(Ok(()), Err))
+    }
+
     #[inline(never)]
     fn serve(&self, lane: &mut Lane) {
         lane.service(self.0.shared.clock.now());
@@ -147,6 +158,7 @@ impl Tagged<'_> {
     ) -> Result<Received, SendError> {
         let mut taken = None;
         let waited = self.wait_served(time, |lane| {
+            lane.end_if_alone(id);
             taken = lane.tags.take_received(id);
             taken.is_some() || lane.tags.is_received(id)
         });
@@ -289,7 +301,10 @@ impl Tagged<'_> {
         let mut ended = None;
         self.wait_served(timeout, |lane| {
             let closed = lane.port.closed.then_some(Failure::Closed);
-            ended = closed.or_else(|| lane.tags.why_ended(pattern.source?, pattern.context));
+            ended = closed.or_else(|| match pattern.source {
+                Some(source) => lane.tags.why_ended(source, pattern.context),
+                None => lane.why_alone(),
+            });
             lane.tags.probe(pattern).is_some() || ended.is_some()
         })?;
         self.0.with(|lane| match ended.filter(|_| lane.tags.probe(pattern).is_none()) {
@@ -324,16 +339,17 @@ impl Tagged<'_> {
     }
 
     /// Polls and waits until all of the sends and receives have ended, or any of `unless`, or `stop` returns
-    /// true. It is called again when something has happened: whoever changes its result calls
-    /// [`Tagged::note_started`].
+    /// true: then it returns true. It is called again when something has happened: whoever changes its result
+    /// calls [`Tagged::note_started`]. False if `timeout` has passed.
     pub fn wait_tagged_unless(
         &self,
         requests: &[TagRequest],
         unless: &[TagRequest],
+        timeout: Option<Duration>,
         stop: impl Fn() -> bool,
-    ) -> Result<(), SendError> {
+    ) -> Result<bool, SendError> {
         let (mut first, mut seen) = (0, None);
-        self.wait_served(None, |lane| {
+        self.wait_served(timeout, |lane| {
             if seen.replace(lane.wait_activity()) == Some(lane.wait_activity()) {
                 return false;
             }
@@ -341,8 +357,7 @@ impl Tagged<'_> {
                 first += 1;
             }
             first == requests.len() || stop() || unless.iter().any(|request| request.has_ended(lane))
-        })?;
-        Ok(())
+        })
     }
 
     /// Polls and waits for the end of a receive, and takes its result.
@@ -350,6 +365,7 @@ impl Tagged<'_> {
     pub fn finish_receive_tagged(&self, id: ReceiveId) -> Result<Option<Ended<Status>>, SendError> {
         let mut taken = None;
         self.wait_served(None, |lane| {
+            lane.end_if_alone(id);
             taken = lane.tags.take_received(id);
             taken.is_some() || lane.tags.is_received(id)
         })?;

@@ -432,6 +432,20 @@ impl Lane {
         self.request_activity() + self.groups.changes()
     }
 
+    /// Why no message can come to a receive of any source: nobody is left who could send one.
+    #[inline]
+    pub(crate) fn why_alone(&self) -> Option<crate::tags::Failure> {
+        self.tags.last_loss().filter(|_| self.peers.are_all_lost())
+    }
+
+    /// Ends a receive of any source if nobody is left who could send a message.
+    #[inline]
+    pub(crate) fn end_if_alone(&mut self, id: crate::tags::ReceiveId) {
+        if let Some(why) = self.why_alone() {
+            self.tags.end_unmatched(id, why);
+        }
+    }
+
     /// When a lane that sleeps checks memory that it shares with others, whoever rings (S-40, G-18).
     pub(crate) fn look_again(&self, now: Nanos) -> Option<Nanos> {
         self.local.poll.sweep_at().into_iter().chain(self.groups.look_again(now)).min()

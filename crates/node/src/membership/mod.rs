@@ -56,6 +56,25 @@ impl Peers {
         self.roster.size()
     }
 
+    /// Whether every other rank of the job is gone, and no other lane of this process is connected. Ranks that
+    /// were never used are not lost.
+    pub(crate) fn are_all_lost(&self) -> bool {
+        let (own, size) = (self.me(), self.size());
+        let me = Address::from(own).rank;
+        let mut ranks_lost = 0;
+        let mut others = self.iter().filter(|peer| peer.rank != own);
+        let all = others.all(|peer| {
+            let Address { rank, lane } = peer.rank.into();
+            ranks_lost += u32::from(lane == 0 && rank != me);
+            match peer.state {
+                PeerState::Down(_) => true,
+                PeerState::Unknown => rank == me,
+                PeerState::Connecting | PeerState::Up => false,
+            }
+        });
+        all && size > 1 && ranks_lost + 1 == size
+    }
+
     /// The job has one more rank; false if it cannot have this one.
     pub(crate) fn join(&mut self, rank: Rank, member: Member) -> bool {
         self.roster.join(rank, member)

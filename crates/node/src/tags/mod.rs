@@ -119,6 +119,8 @@ pub(crate) struct Tags {
     /// Receives that may have been ended without being posted.
     direct: u32,
     activity: u64,
+    /// The last loss of a peer, until another one is up: perhaps nobody is left.
+    last_loss: Option<Failure>,
 }
 
 impl Tags {
@@ -140,12 +142,19 @@ impl Tags {
             used: false,
             direct: 0,
             activity: 0,
+            last_loss: None,
         }
     }
 
     /// Makes sure that a peer is there which a receive waits for, so that its end is noticed.
     pub(crate) fn add_peer(&mut self, rank: Rank) {
         self.peers.add(rank);
+    }
+
+    /// Enters a peer that messages are to go to soon.
+    pub(crate) fn enter_peer(&mut self, rank: Rank) {
+        self.peers.add(rank);
+        self.peers.get_mut(rank);
     }
 
     /// Adds a peer that is gone, and may have gone before there was anything to do for it here.
@@ -195,6 +204,7 @@ impl Tags {
         if current.is_some() {
             self.peer_down(id.rank, Failure::PeerGone(id.rank, Down::Died(tautline_link::Death::Restarted)));
         }
+        self.last_loss = None;
         self.peers.start(id);
         self.mark_busy(id.rank);
     }
@@ -202,6 +212,7 @@ impl Tags {
     /// Ends the channel to a peer: sends to it fail, and so do receives from it, and those from any source
     /// whose message was on its way (E-10). Messages that arrived whole stay.
     pub(crate) fn peer_down(&mut self, rank: Rank, why: Failure) {
+        self.last_loss = Some(why);
         let Some(peer) = self.peers.get_mut(rank) else { return };
         let (was_up, arriving) = (peer.up, peer.arriving);
         peer.reset();

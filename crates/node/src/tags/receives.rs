@@ -164,6 +164,22 @@ impl Tags {
         Some(self.receives.remove(id.0)?.buffer)
     }
 
+    /// The last loss of a peer, unless another one has been up since.
+    #[inline]
+    pub(crate) fn last_loss(&self) -> Option<Failure> {
+        self.last_loss
+    }
+
+    /// Ends a receive that waits for a message of any source: nobody is left to send one.
+    pub(crate) fn end_unmatched(&mut self, id: ReceiveId, why: Failure) {
+        if let Some(ReceiveState::Posted { posted, source: None }) =
+            self.receives.get(id.0).map(|receive| receive.state)
+        {
+            self.matcher.cancel(posted);
+            self.end_receive(id.0, Err(why));
+        }
+    }
+
     /// Forgets a receive: cancels it or, if a message has matched, drops what is still to come of it (E-11).
     pub(crate) fn forget_receive(&mut self, id: ReceiveId) {
         if self.cancel_receive(id).is_some() || self.take_received(id).is_some() {

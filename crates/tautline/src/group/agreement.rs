@@ -9,6 +9,8 @@
 
 use std::sync::atomic::Ordering;
 
+use tautline_node::PeerState;
+
 use super::context::Id;
 use super::{Group, Inner, groups};
 use crate::error::{Error, Result};
@@ -142,14 +144,35 @@ impl Agreement<'_> {
         }
     }
 
+    /// A report: the value, and a byte for each member that says whether it is known to be lost.
+    fn report(&self) -> Vec<u8> {
+        let mut bytes = self.value.to_le_bytes().to_vec();
+        bytes.extend(self.lost.iter().map(|lost| u8::from(*lost)));
+        bytes
+    }
+
+    /// Takes the report of a member: its value counts, and whom it knows to be lost is lost. This member is
+    /// not, since the other one reports to it.
+    fn take_report(&mut self, bytes: &[u8]) -> Result<()> {
+        let (value, lost) = bytes
+            .split_first_chunk()
+            .filter(|(_, lost)| lost.len() == self.lost.len())
+            .ok_or(Error::Violation("a malformed report of a member"))?;
+        self.value &= u64::from_le_bytes(*value);
+        for (member, (known, told)) in self.lost.iter_mut().zip(lost).enumerate() {
+            *known |= *told != 0 && member != self.group.me;
+        }
+        Ok(())
+    }
+
     /// Collects reports, and decides (G-9, G-10).
     fn coordinate(&mut self) -> Result<Decision> {
         let (group, me) = (self.group, self.group.me);
         let tags = &group.collective;
         let mut waiting: Vec<(usize, Receive)> = Vec::new();
         for member in (0..self.lost.len()).filter(|member| *member != me && !self.lost[*member]) {
-            let receive = tags.start_receive(group.members[member], self.tag(Self::REPORT), vec![0; 8])?;
-            waiting.push((member, receive));
+            let room = vec![0; 8 + self.lost.len()];
+            waiting.push((member, tags.start_receive(group.members[member], self.tag(Self::REPORT), room)?));
         }
         loop {
             self.take_decisions()?;
@@ -157,7 +180,8 @@ impl Agreement<'_> {
                 // The others take this member for lost.
                 return Ok(latest.clone());
             }
-            waiting.retain(|(member, _)| self.decisive[*member].is_none());
+            // Nobody waits for the end of a channel to one whose loss others have seen.
+            waiting.retain(|(member, _)| self.decisive[*member].is_none() && !self.lost[*member]);
             if waiting.is_empty() {
                 break;
             }
@@ -168,10 +192,7 @@ impl Agreement<'_> {
             for index in ended.into_iter().rev() {
                 let (member, receive) = waiting.swap_remove(index);
                 match receive.wait() {
-                    Ok((_, bytes)) => {
-                        let value = bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-                        self.value &= value;
-                    }
+                    Ok((status, bytes)) => self.take_report(&bytes[..status.len as usize])?,
                     Err(Error::PeerGone(..)) => self.lost[member] = true,
                     Err(error) => return Err(error),
                 }
@@ -188,7 +209,7 @@ impl Agreement<'_> {
         let group = self.group;
         let (tags, rank) = (&group.collective, group.members[coordinator]);
         let life = tags.start_receive(rank, self.tag(Self::LIFE), Vec::new())?;
-        match tags.send_buffered(rank, self.tag(Self::REPORT), &self.value.to_le_bytes()) {
+        match tags.send_buffered(rank, self.tag(Self::REPORT), &self.report()) {
             Ok(()) => {}
             Err(Error::PeerGone(..)) => return Ok(None),
             Err(error) => return Err(error),
@@ -220,7 +241,10 @@ impl Group {
         let tag = tag(number);
         let id = groups(tags).give_id(inner.members[inner.me], tags.node().size())?;
         let decided = Agreement::listen(inner, tag)?;
-        let (lost, decisive) = (inner.known_lost(), vec![None; inner.members.len()]);
+        let (mut lost, decisive) = (inner.known_lost(), vec![None; inner.members.len()]);
+        for (lost, rank) in lost.iter_mut().zip(&inner.members) {
+            *lost |= matches!(tags.node().peer_state(*rank), Some(PeerState::Down(_)));
+        }
         let known = Vec::new();
         let result = Agreement { group: inner, tag, value, id, lost, decided, decisive, known }.run();
         if !result.as_ref().is_ok_and(|decision| decision.id == id.to_bytes()) {
@@ -345,7 +369,7 @@ mod tests {
             if world.member() == 0 {
                 let tags = &world.0.collective;
                 let reports = [1, 2].map(|member| {
-                    tags.start_receive(member, AGREEMENT | Agreement::REPORT, vec![0; 8])?.wait()
+                    tags.start_receive(member, AGREEMENT | Agreement::REPORT, vec![0; 8 + 3])?.wait()
                 });
                 let bytes = decision(&world.0).to_bytes();
                 let sent = tags.send_buffered(2, AGREEMENT | Agreement::DECISION, &bytes);
@@ -385,6 +409,23 @@ mod tests {
                     assert_eq!((theirs.by, theirs.value, theirs.lost), (1, 77, vec![false; 3]));
                 }
                 _ => drop(over.wait()),
+            }
+        });
+    }
+
+    /// G-9: nobody waits for a member whose loss a report tells.
+    #[test]
+    fn reported_losses_count() {
+        let over = Barrier::new(3);
+        run(3, |world| match world.member() {
+            2 => drop(over.wait()),
+            me => {
+                if me == 1 {
+                    world.exclude(2).unwrap();
+                }
+                let agreed = world.agree(1);
+                over.wait();
+                assert_eq!(agreed.unwrap(), (1, vec![2]));
             }
         });
     }

@@ -1,6 +1,7 @@
 //! Collectives under way: blocking, started and persistent.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tautline_node::TagRequest;
 
@@ -13,6 +14,10 @@ use crate::error::{Error, Result};
 
 /// Set in the tags of persistent collectives, which have numbers of their own.
 const PERSISTENT: u32 = 1 << 31;
+
+/// How long a member waits for one before it watches all those that it will wait for. One of them may be lost
+/// while another one computes.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 /// The number in a tag. Agreements set another bit.
 const NUMBER: u32 = (1 << 30) - 1;
@@ -62,6 +67,7 @@ impl Inner {
             Ok(false) if self.members.len() > 1 => {
                 self.take_notices()?;
                 self.failures.check(ticket.number)?;
+                self.or_fail(ticket, run.check_watched(self.wires(ticket)))?;
                 Ok(false)
             }
             Ok(done) => Ok(done),
@@ -136,6 +142,7 @@ impl Inner {
     /// Appends what ends the wait for a collective, whatever it waits for itself.
     fn interruptions(&self, run: &Execution, ids: &mut Vec<TagRequest>) {
         ids.extend(self.notice_request());
+        run.interruptions(ids);
         if let Some(board) = self.sharing.board().filter(|_| run.is_shared()) {
             board.interruptions(ids);
         }
@@ -148,6 +155,7 @@ impl Inner {
         }
         let (mut own, mut unless) = (Vec::new(), Vec::new());
         let (tagged, groups) = (self.collective.node().tagged(), self.groups());
+        let mut patience = Some(PATIENCE);
         loop {
             let (before, started) = (self.changes(), groups.started());
             if self.advance(ticket, run)? {
@@ -162,8 +170,11 @@ impl Inner {
             self.interruptions(run, &mut unless);
             groups.advance_all(None, &mut unless);
             // Another thread may have taken what would end the wait.
-            if self.changes() == before {
-                tagged.wait_tagged_unless(&own, &unless, || groups.started() != started)?;
+            if self.changes() == before
+                && !tagged.wait_tagged_unless(&own, &unless, patience, || groups.started() != started)?
+            {
+                patience = None;
+                self.or_fail(ticket, run.watch_later(self.wires(ticket)))?;
             }
         }
     }
@@ -237,6 +248,7 @@ impl Operation {
     fn wait(self: &Arc<Self>) -> Result<Execution> {
         let (mut own, mut unless) = (Vec::new(), Vec::new());
         let (tagged, groups) = (self.group.collective.node().tagged(), self.group.groups());
+        let mut patience = Some(PATIENCE);
         loop {
             let (before, started) = (self.group.changes(), groups.started());
             if self.test() {
@@ -252,8 +264,13 @@ impl Operation {
                 self.group.interruptions(run, &mut unless);
             }
             groups.advance_all(Some(&**self), &mut unless);
-            if self.group.changes() == before {
-                tagged.wait_tagged_unless(&own, &unless, || groups.started() != started)?;
+            if self.group.changes() == before
+                && !tagged.wait_tagged_unless(&own, &unless, patience, || groups.started() != started)?
+            {
+                patience = None;
+                if let State::Running(run) = &mut *self.lock() {
+                    self.group.or_fail(self.ticket, run.watch_later(self.group.wires(self.ticket)))?;
+                }
             }
         }
         match std::mem::replace(&mut *self.lock(), State::Taken) {

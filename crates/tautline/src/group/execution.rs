@@ -87,6 +87,21 @@ impl Execution {
         }
     }
 
+    /// Watches the members whose messages it will wait for, if it goes by messages.
+    pub(super) fn watch_later(&mut self, wires: Wires<'_>) -> Result<()> {
+        if self.is_shared() { Ok(()) } else { self.run.watch(wires) }
+    }
+
+    /// An error if one of these is lost, and its messages have not arrived.
+    pub(super) fn check_watched(&mut self, wires: Wires<'_>) -> Result<()> {
+        self.run.check_watched(wires)
+    }
+
+    /// Appends the requests that end when one of these is lost.
+    pub(super) fn interruptions(&self, ids: &mut Vec<TagRequest>) {
+        self.run.interruptions(ids);
+    }
+
     /// Whether what it waits for in shared memory cannot come if a member is gone.
     pub(super) fn needs(&self, board: &Board, member: usize) -> bool {
         let awaited = self.shared.as_ref().and_then(SharedOp::awaited);

@@ -272,7 +272,7 @@ impl Inner {
             let started = groups.started();
             let mut unless: Vec<_> = self.notice_request().into_iter().collect();
             groups.advance_all(None, &mut unless);
-            tagged.wait_tagged_unless(&[request], &unless, || groups.started() != started)?;
+            tagged.wait_tagged_unless(&[request], &unless, None, || groups.started() != started)?;
         }
     }
 

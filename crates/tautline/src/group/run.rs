@@ -8,6 +8,7 @@ use tautline_node::tags::{Buffer, Mode};
 
 use super::plan::{Block, Into, Plan, Step};
 use super::reduction::Reduction;
+use super::sharing::WATCH;
 use crate::error::{Error, Result};
 use crate::tags::{Receive, Request, Send, Tags};
 
@@ -58,6 +59,8 @@ pub(super) struct Run {
     at: usize,
     receives: Vec<(Receive, Range<Block>)>,
     sends: Vec<Send>,
+    /// Members from which later steps receive, each with a receive that ends when the member is lost.
+    watched: Vec<(usize, Receive)>,
 }
 
 /// What a run needs of its group.
@@ -92,7 +95,8 @@ impl Run {
 
     fn empty((plan, reduction): Planned) -> Run {
         let (whole, blocks) = (None, Vec::new());
-        Run { plan, reduction, whole, blocks, at: 0, receives: Vec::new(), sends: Vec::new() }
+        let (receives, sends, watched) = (Vec::new(), Vec::new(), Vec::new());
+        Run { plan, reduction, whole, blocks, at: 0, receives, sends, watched }
     }
 
     /// Copies the input to its blocks.
@@ -218,6 +222,45 @@ impl Run {
             }
         }
         Ok(self.receives.is_empty() && self.sends.is_empty())
+    }
+
+    /// Watches the members from which later steps receive: this one may wait for another one for long.
+    pub(super) fn watch(&mut self, wires: Wires<'_>) -> Result<()> {
+        let plan = self.plan.clone();
+        for step in plan.steps.iter().skip(self.at) {
+            if let Step::Receive { from, .. } = step
+                && self.watched.iter().all(|(member, _)| member != from)
+            {
+                let receive = wires.tags.start_receive(wires.members[*from], WATCH, Vec::new())?;
+                self.watched.push((*from, receive));
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends the requests that end when a watched member is lost.
+    pub(super) fn interruptions(&self, ids: &mut Vec<TagRequest>) {
+        ids.extend(self.watched.iter().map(|(_, receive)| receive.id()));
+    }
+
+    /// An error if a watched member is lost, a later step receives from it, and nothing of it has arrived.
+    pub(super) fn check_watched(&mut self, wires: Wires<'_>) -> Result<()> {
+        let tagged = wires.tags.node().tagged();
+        let mut at = self.watched.len();
+        while at > 0 {
+            at -= 1;
+            if !tagged.has_ended(self.watched[at].1.id())? {
+                continue;
+            }
+            let (member, receive) = self.watched.swap_remove(at);
+            let lost = receive.wait().map(drop);
+            let mut rest = self.plan.steps.iter().skip(self.at);
+            let needed = rest.any(|step| matches!(step, Step::Receive { from, .. } if *from == member));
+            if needed && wires.tags.try_probe(wires.members[member], wires.tag)?.is_none() {
+                lost?;
+            }
+        }
+        Ok(())
     }
 
     fn received(&mut self, receive: Receive, range: &Range<Block>) -> Result<()> {

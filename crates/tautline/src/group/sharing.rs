@@ -22,7 +22,7 @@ const CALLS_BEFORE: u64 = 4;
 /// Set in the tags of messages that set up shared memory, or are never sent.
 const SETUP: u32 = 3 << 30;
 /// The tag of receives that end when their source is lost: nobody sends it.
-const WATCH: u32 = SETUP | 3;
+pub(super) const WATCH: u32 = SETUP | 3;
 /// Bytes of an offer: whether there is memory, the creator's process, its descriptor, the secret.
 const OFFER: usize = 28;
 

@@ -58,7 +58,8 @@ pub const ANY: Option<u32> = None;
 /// progress meanwhile; handlers of messages do not run. It does not keep the endpoint open.
 ///
 /// When a peer is lost, sends to it and receives from it fail with [`Error::PeerGone`]; what it sent before
-/// can still be received. Receives of [`ANY`] source go on waiting for others.
+/// can still be received. Receives of [`ANY`] source go on waiting for others; a call that waits for one, or
+/// probes, fails when every other rank is gone.
 #[derive(Clone, Debug)]
 pub struct Tags {
     shared: Arc<Shared>,
@@ -122,10 +123,16 @@ impl Tags {
         self.start_send(to, tag, bytes.to_vec()).map(drop)
     }
 
-    /// Sends a short message at once, if there is room and credit. False, with nothing done, otherwise.
+    /// Sends a message at once, if there is room and credit, and it fits one frame: one of up to 400 bytes
+    /// does. False otherwise; then the channel is opened, if need be, and progress is made, so that a later
+    /// call may succeed. An error if the peer is lost.
     #[inline]
     pub fn try_send(&self, to: Rank, tag: u32, bytes: &[u8]) -> Result<bool> {
-        Ok(self.node().tagged().try_send_tagged((to, self.context, tag), bytes)?)
+        if self.node().tagged().try_send_tagged((to, self.context, tag), bytes)? {
+            return Ok(true);
+        }
+        self.node().tagged().prepare_send((to, self.context))??;
+        Ok(false)
     }
 
     /// As [`Tags::try_send`], for messages whose call must cost little. It is also false if the send would
