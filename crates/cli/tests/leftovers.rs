@@ -109,6 +109,21 @@ fn a_process_that_starts_others_is_ended() {
     Job::start("spawner", &format!("{SPAWNER} exit 4")).ends_with(4);
 }
 
+/// J-6: after a normal end, what is left is asked to end, and has the grace time for it.
+#[test]
+fn leftovers_are_asked_to_end() {
+    // The trap takes longer than it takes to send SIGKILL after SIGTERM.
+    let script = r#"
+        sh -c 'trap "i=0; while [ \$i -lt 50000 ]; do i=\$((i+1)); done; echo asked > $1.asked; exit" TERM
+               echo ready > $1; while :; do sleep 0.01; done' &
+        read ready < $1; exit 0
+    "#;
+    let mut job = Job::start_with_grace("asked", "86400", script);
+    job.launcher.wait().unwrap();
+    assert_eq!(std::fs::read_to_string(job.folder.join("fifo.asked")).unwrap_or_default(), "asked\n");
+    job.ends_with(0);
+}
+
 /// J-6: on a request to end, which the ranks and all that they started ignore.
 #[test]
 fn an_interrupt_ends_every_generation() {
