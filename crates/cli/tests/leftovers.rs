@@ -3,11 +3,13 @@
 
 mod common;
 
-use std::io::Read;
-use std::path::Path;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use common::{PATIENCE, kill, launcher_of, tautline, until};
+use common::{PATIENCE, RunningJob, as_program, kill, launcher_of, tautline, until};
+use tautline::Endpoint;
+use tautline::node::device::shm::discovery_dir;
 
 /// In the environment of everything that a job starts: so a test finds processes without knowing them.
 const MARK: &str = "TAUTLINE_TEST_MARK";
@@ -149,6 +151,43 @@ fn a_killed_launcher_leaves_nothing() {
     assert_eq!(common::read_line(job.launcher.stdout.as_mut().unwrap()), "up");
     kill(launcher_of(job.launcher.id()), "KILL");
     job.ends_with(137);
+}
+
+/// The program of the job below: it says where it listens for other processes of its host.
+#[test]
+#[ignore = "a program of these tests"]
+fn listen() {
+    let ep = Endpoint::builder().join().unwrap();
+    // A listener is bound to a name with the number of its process, and then renamed.
+    let start = format!("{}/.{}.", discovery_dir().display(), std::process::id());
+    let name = || {
+        let table = std::fs::read_to_string("/proc/self/net/unix").unwrap();
+        let mut paths = table.lines().filter_map(|line| line.split_whitespace().nth(7));
+        paths.find_map(|path| Some(path.strip_prefix(&start)?.to_owned()))
+    };
+    // The table of sockets is no snapshot: it may lack one while others come and go.
+    let name = (0..1_000).find_map(|_| name()).unwrap();
+    let line = format!("\nlistens at {}\n", discovery_dir().join(name).display());
+    std::io::stdout().write_all(line.as_bytes()).unwrap();
+    loop {
+        // Whatever comes: it is killed.
+        let _ = ep.wait(None);
+    }
+}
+
+/// J-25: the launcher is killed, and with it ranks that have listeners. The supervisor unlinks those.
+#[test]
+fn a_killed_launcher_leaves_no_listener() {
+    let mut command = tautline();
+    command.args(["run", "-n", "2", "--grace", "0.1"]).stdout(Stdio::piped());
+    let RunningJob(job) = &mut RunningJob(as_program(&mut command, "listen").spawn().unwrap());
+    let lines = BufReader::new(job.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let listeners = lines.filter_map(|line| Some(PathBuf::from(line.strip_prefix("listens at ")?)));
+    let listeners: Vec<_> = listeners.take(2).collect();
+    assert!(listeners.len() == 2 && listeners.iter().all(|path| path.exists()), "{listeners:?}");
+    kill(launcher_of(job.id()), "KILL");
+    assert_eq!(job.wait().unwrap().code(), Some(137));
+    assert!(!listeners.iter().any(|path| path.exists()), "one of {listeners:?} is left");
 }
 
 /// J-6: a second request ends everything at once, whatever the grace is.
