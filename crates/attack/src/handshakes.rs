@@ -28,6 +28,9 @@ pub fn attack(count: u64, seed: u64) -> Record {
     })
 }
 
+/// The first byte of a welcome.
+const WELCOME: u8 = 0x73;
+
 /// What the attacker knows.
 struct Attacker {
     random: Random,
@@ -37,6 +40,8 @@ struct Attacker {
     new: VecDeque<(usize, usize, Vec<u8>)>,
     copied: u64,
     replayed: u64,
+    /// Welcomes for the late rank on their way.
+    welcomes: u64,
 }
 
 impl Attacker {
@@ -54,6 +59,7 @@ impl Attacker {
                     relay.inject(*from, *to, bytes);
                     self.replayed += 1;
                 }
+                self.welcomes += u64::from(passing.to == LATE && passing.bytes[0] == WELCOME);
                 self.new.push_back((passing.from, passing.to, passing.bytes.to_vec()));
                 if self.new.len() > RECORDED {
                     self.new.pop_front();
@@ -61,6 +67,14 @@ impl Attacker {
             }
             true
         })
+    }
+
+    /// Replays all that former incarnations of the late rank have sent.
+    fn replay_late(&mut self, relay: &Relay) {
+        for (_, to, bytes) in self.old.iter().filter(|old| old.0 == LATE) {
+            relay.inject(LATE, *to, bytes);
+            self.replayed += 1;
+        }
     }
 }
 
@@ -74,10 +88,15 @@ fn run(record: &mut Record, count: u64, seed: u64) -> Result<(), String> {
     };
     let mut others = vec![start(&relay, 0)?, start(&relay, 2)?];
     let (old, new) = (VecDeque::new(), VecDeque::new());
-    let mut attacker = Attacker { random: Random::new(seed), old, new, copied: 0, replayed: 0 };
+    let mut attacker = Attacker { random: Random::new(seed), old, new, copied: 0, replayed: 0, welcomes: 0 };
     for _ in 0..count {
-        let copied = attacker.copied;
+        let (copied, welcomes) = (attacker.copied, attacker.welcomes);
+        attacker.replay_late(&relay);
         forward(&mut attacker, &mut relay, &mut others, |attacker, _| attacker.copied >= copied + COPIES)?;
+        // H-7: it is not there, so no hello of it was recent.
+        if attacker.welcomes > welcomes {
+            record.breaks(format!("hellos of former incarnations of rank {LATE} were welcomed"));
+        }
         let mut late = start(&relay, LATE)?;
         let mut up = [false; 2];
         forward(&mut attacker, &mut relay, &mut others, |_, others| {

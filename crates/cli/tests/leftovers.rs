@@ -3,11 +3,13 @@
 
 mod common;
 
-use std::io::Read;
-use std::path::Path;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use common::{PATIENCE, kill, launcher_of, tautline, until};
+use common::{PATIENCE, RunningJob, as_program, kill, launcher_of, tautline, until};
+use tautline::Endpoint;
+use tautline::node::device::shm::discovery_dir;
 
 /// In the environment of everything that a job starts: so a test finds processes without knowing them.
 const MARK: &str = "TAUTLINE_TEST_MARK";
@@ -109,6 +111,21 @@ fn a_process_that_starts_others_is_ended() {
     Job::start("spawner", &format!("{SPAWNER} exit 4")).ends_with(4);
 }
 
+/// J-6: after a normal end, what is left is asked to end, and has the grace time for it.
+#[test]
+fn leftovers_are_asked_to_end() {
+    // The trap takes longer than it takes to send SIGKILL after SIGTERM.
+    let script = r#"
+        sh -c 'trap "i=0; while [ \$i -lt 50000 ]; do i=\$((i+1)); done; echo asked > $1.asked; exit" TERM
+               echo ready > $1; while :; do sleep 0.01; done' &
+        read ready < $1; exit 0
+    "#;
+    let mut job = Job::start_with_grace("asked", "86400", script);
+    job.launcher.wait().unwrap();
+    assert_eq!(std::fs::read_to_string(job.folder.join("fifo.asked")).unwrap_or_default(), "asked\n");
+    job.ends_with(0);
+}
+
 /// J-6: on a request to end, which the ranks and all that they started ignore.
 #[test]
 fn an_interrupt_ends_every_generation() {
@@ -134,6 +151,43 @@ fn a_killed_launcher_leaves_nothing() {
     assert_eq!(common::read_line(job.launcher.stdout.as_mut().unwrap()), "up");
     kill(launcher_of(job.launcher.id()), "KILL");
     job.ends_with(137);
+}
+
+/// The program of the job below: it says where it listens for other processes of its host.
+#[test]
+#[ignore = "a program of these tests"]
+fn listen() {
+    let ep = Endpoint::builder().join().unwrap();
+    // A listener is bound to a name with the number of its process, and then renamed.
+    let start = format!("{}/.{}.", discovery_dir().display(), std::process::id());
+    let name = || {
+        let table = std::fs::read_to_string("/proc/self/net/unix").unwrap();
+        let mut paths = table.lines().filter_map(|line| line.split_whitespace().nth(7));
+        paths.find_map(|path| Some(path.strip_prefix(&start)?.to_owned()))
+    };
+    // The table of sockets is no snapshot: it may lack one while others come and go.
+    let name = (0..1_000).find_map(|_| name()).unwrap();
+    let line = format!("\nlistens at {}\n", discovery_dir().join(name).display());
+    std::io::stdout().write_all(line.as_bytes()).unwrap();
+    loop {
+        // Whatever comes: it is killed.
+        let _ = ep.wait(None);
+    }
+}
+
+/// J-25: the launcher is killed, and with it ranks that have listeners. The supervisor unlinks those.
+#[test]
+fn a_killed_launcher_leaves_no_listener() {
+    let mut command = tautline();
+    command.args(["run", "-n", "2", "--grace", "0.1"]).stdout(Stdio::piped());
+    let RunningJob(job) = &mut RunningJob(as_program(&mut command, "listen").spawn().unwrap());
+    let lines = BufReader::new(job.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let listeners = lines.filter_map(|line| Some(PathBuf::from(line.strip_prefix("listens at ")?)));
+    let listeners: Vec<_> = listeners.take(2).collect();
+    assert!(listeners.len() == 2 && listeners.iter().all(|path| path.exists()), "{listeners:?}");
+    kill(launcher_of(job.id()), "KILL");
+    assert_eq!(job.wait().unwrap().code(), Some(137));
+    assert!(!listeners.iter().any(|path| path.exists()), "one of {listeners:?} is left");
 }
 
 /// J-6: a second request ends everything at once, whatever the grace is.

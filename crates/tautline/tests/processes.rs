@@ -2,6 +2,7 @@
 
 mod common;
 
+mod blocked_deaths;
 mod doc_programs;
 mod examples;
 mod group_deaths;

@@ -44,6 +44,24 @@ fn operations_do_not_mix() {
     }
 }
 
+/// G-16: a member that is ahead has no room before the others have left the operation whose bytes it
+/// overwrites.
+#[test]
+fn nobody_overwrites_what_others_may_read() {
+    let all = members(2);
+    for at in 0..ROUNDS - 1 {
+        assert!(all[0].has_room(at), "operation {at}");
+        all[0].enter(at, 1);
+        all[0].leave(at);
+    }
+    for at in ROUNDS - 1..3 * ROUNDS {
+        assert!(!all[0].has_room(at), "operation {at}");
+        all[1].enter(at + 1 - ROUNDS, 1);
+        assert!(all[0].has_room(at), "operation {at}");
+        all[0].enter(at, 1);
+    }
+}
+
 fn bytes_of(operation: u64, member: usize) -> [u8; 100] {
     [(operation * 31 + member as u64 * 7) as u8; 100]
 }
