@@ -112,7 +112,7 @@ impl Endpoint {
                 ranks_lost += u32::from(lane == 0 && rank != me);
                 is_lost(peer)
             });
-            // Ranks that were never used are not lost.
+            // A rank that was never used is not lost: it may still connect, and be what a program waits for.
             lost && ranks_lost + 1 == size
         });
         size > 1 && all_lost.unwrap_or(false)

@@ -56,9 +56,9 @@ impl Peers {
         self.roster.size()
     }
 
-    /// The job has one more rank; false if it cannot have this one.
-    pub(crate) fn join(&mut self, rank: Rank, member: Member) -> bool {
-        self.roster.join(rank, member)
+    /// The job has one more rank, if it can have this one.
+    pub(crate) fn join(&mut self, rank: Rank, member: Member) {
+        self.roster.join(rank, member);
     }
 
     /// The number of this lane.
@@ -66,9 +66,21 @@ impl Peers {
         self.roster.me()
     }
 
-    /// The route to a peer whose lane has this port; to lane 0 of its rank if that is zero.
-    pub(crate) fn route(&mut self, device: &mut dyn Datagram, rank: Rank, port: u16) -> io::Result<RouteId> {
-        self.roster.route(device, rank, port)
+    /// Who the peers may be, and where they are.
+    pub(crate) fn roster(&self) -> &Roster {
+        &self.roster
+    }
+
+    /// The route to a peer at the address of its rank with this number, whose lane has this port; to lane 0
+    /// if the port is zero.
+    pub(crate) fn route(
+        &mut self,
+        device: &mut dyn Datagram,
+        rank: Rank,
+        number: usize,
+        port: u16,
+    ) -> io::Result<RouteId> {
+        self.roster.route(device, rank, number, port)
     }
 
     /// Whether a handshake frame comes from a rank of the job, added or not.

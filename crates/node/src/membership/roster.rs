@@ -56,14 +56,12 @@ impl Roster {
         (self.members.len() + self.joined.len()) as u32
     }
 
-    /// The job has one more rank, the next one. False if it is not the next, or cannot be reached from here.
-    pub(crate) fn join(&mut self, rank: Rank, member: Member) -> bool {
+    /// The job has one more rank, if it is the next one and can be reached from here.
+    pub(crate) fn join(&mut self, rank: Rank, member: Member) {
         let same_version = self.members[self.me.rank as usize].addr.is_ipv4() == member.addr.is_ipv4();
-        let next = rank == self.size() && (rank as usize) < MAX_PEERS && same_version;
-        if next {
+        if rank == self.size() && (rank as usize) < MAX_PEERS && same_version {
             self.joined.push(member);
         }
-        next
     }
 
     /// # Panics
@@ -87,7 +85,7 @@ impl Roster {
         rank: Rank,
     ) -> io::Result<Peer> {
         let Address { rank: process, lane } = rank.into();
-        let route = self.route(device, rank, 0)?;
+        let route = self.route(device, rank, 0, 0)?;
         let params = PeeringParams {
             key: self.key.clone(),
             me: self.me.rank,
@@ -111,9 +109,41 @@ impl Roster {
         Ok(Peer::new(rank, Channel::new(rank, link), local))
     }
 
-    /// The route to a peer whose lane has this port; to lane 0 of its rank if that is zero.
-    pub(crate) fn route(&mut self, device: &mut dyn Datagram, rank: Rank, port: u16) -> io::Result<RouteId> {
-        let mut to = self.member(Address::from(rank).rank).addr;
+    /// Whether another member has several addresses (J-28).
+    pub(crate) fn has_several_addresses(&self) -> bool {
+        let mut others = self.members.iter().enumerate().filter(|(rank, _)| *rank != self.me.rank as usize);
+        others.any(|(_, member)| member.address_count() > 1)
+    }
+
+    /// How many addresses the rank of a peer has.
+    pub(crate) fn address_count(&self, rank: Rank) -> usize {
+        self.member(Address::from(rank).rank).address_count()
+    }
+
+    /// One of the addresses of a peer's rank, by its number.
+    pub(crate) fn address(&self, rank: Rank, number: usize) -> SocketAddr {
+        let member = self.member(Address::from(rank).rank);
+        member.addresses().nth(number).unwrap_or(member.addr)
+    }
+
+    /// The number of the address of a peer's rank that a frame came from, if it is one of several. The port
+    /// does not tell: frames come from others than the bound one (D-33).
+    pub(crate) fn address_from(&self, rank: Rank, source: Option<SocketAddr>) -> Option<usize> {
+        let member = self.member(Address::from(rank).rank);
+        let source = source.filter(|_| member.address_count() > 1)?;
+        member.addresses().position(|addr| addr.ip() == source.ip())
+    }
+
+    /// The route to a peer at the address of its rank with this number, whose lane has this port; to lane 0
+    /// if the port is zero.
+    pub(crate) fn route(
+        &mut self,
+        device: &mut dyn Datagram,
+        rank: Rank,
+        number: usize,
+        port: u16,
+    ) -> io::Result<RouteId> {
+        let mut to = self.address(rank, number);
         if port != 0 {
             to.set_port(port);
         }
