@@ -36,7 +36,7 @@ pub struct PeeringParams {
     pub lane: u16,
     /// The peer's lane.
     pub peer_lane: u16,
-    /// The port of our lane, which the peer cannot know; zero for lane 0.
+    /// The port of our lane, which the peer cannot know; zero for lane 0 of a rank that peers know.
     pub port: u16,
     /// The largest frame that the path to the peer carries.
     pub max_frame: usize,
@@ -368,6 +368,11 @@ impl Peering {
         let mut retry = self.handshake(Kind::Retry, ids, hello.epoch, hello.cookie);
         (retry.from_lane, retry.to_lane, retry.port) = (hello.to_lane, hello.from_lane, port);
         self.signed(&retry)
+    }
+
+    /// Returns a frame that refuses a hello because this side was not told of the peer's rank. Keeps no state.
+    pub fn refuse_unknown(&self, hello: &Handshake) -> HandshakeFrame {
+        self.refuse(hello, ChannelIds { epoch: 1, channel: 0 }, RefuseReason::UnknownRank)
     }
 
     /// Handles a handshake frame that [`Peering::is_authentic`].

@@ -84,6 +84,11 @@ impl Job {
         &self.members[..self.members.len().saturating_sub(self.joined as usize)]
     }
 
+    /// Whether this process was there when the job began.
+    pub(crate) fn is_first_member(&self) -> bool {
+        (self.rank as usize) < self.first_members().len()
+    }
+
     /// How many processes run on this host.
     pub(crate) fn ranks_on_host(&self) -> usize {
         let own = &self.members[self.rank as usize];
@@ -94,6 +99,7 @@ impl Job {
     pub(crate) fn without_socket(&self) -> Job {
         let mut job = Job::with_shared_members(self.rank, self.key.clone(), self.members.clone());
         (job.joined, job.security, job.device) = (self.joined, self.security, self.device);
+        job.may_grow = self.may_grow;
         job
     }
 

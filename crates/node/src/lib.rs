@@ -72,7 +72,7 @@ pub use undelivered::Undelivered;
 
 /// Re-exported so that layers above need not depend on the crates below.
 pub mod wire {
-    pub use tautline_wire::handshake::Security;
+    pub use tautline_wire::handshake::{RefuseReason, Security};
     pub use tautline_wire::record::{LONG_LEN, LoanLocation, Record, Records, SHORT_LEN, as_more, as_short};
 }
 pub use tautline_device as device;

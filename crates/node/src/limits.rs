@@ -12,6 +12,8 @@ pub const HELLOS_TO_ADDRESS: u8 = 3;
 pub const MAX_LANE_PEERS: usize = (1 << 16) - 1;
 /// Addresses that one lane may send to: members may have several, and the peers' lanes may have been closed and opened many times.
 pub const MAX_ROUTES: usize = 1 << 16;
+/// Addresses of ranks that one lane refuses because it was not told of them (J-23); others get no answer.
+pub const MAX_REFUSED: usize = 1 << 8;
 /// Lanes of one node. All watch one listener, and the kernel lets 500 sets of descriptors watch another.
 pub const MAX_LANES: usize = 1 << 8;
 /// The lane of the protocol among members, which programs do not get (N-29).

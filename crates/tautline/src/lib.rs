@@ -125,7 +125,7 @@ pub use messages::{
     AsyncLoan, AsyncOutgoing, Borrowed, HandlerFailure, Loan, Message, Outgoing, Sending, Short,
 };
 pub use tautline_launch::job_file;
-pub use tautline_node::wire::Security;
+pub use tautline_node::wire::{RefuseReason, Security};
 pub use tautline_node::{
     Address, Choice, Clock, Config, Counters, DeviceName, Down, Environment, Event, HostId, Job, JoinError,
     Launcher, Member, PassedOver, PeerId, PeerState, Rank, SendError, Undelivered, Waiting,

@@ -107,6 +107,9 @@ impl Lane {
             return;
         };
         let frame: &HandshakeFrame = bytes[..HANDSHAKE_LEN].try_into().expect("parse checked the length");
+        if self.peers.roster().is_unknown(frame, &shake) {
+            return self.refuse_unknown(now, &shake, source);
+        }
         let rank = Address::new(shake.from, shake.from_lane).into();
         // Only for another lane does a node get its own hello.
         let own = rank == self.rank && shake.to_lane == Address::from(self.rank).lane;
@@ -177,6 +180,21 @@ impl Lane {
         peer.channel.mark_dirty(port);
     }
 
+    /// J-23: a rank joined the job, and this process is not told of such. The job names no address for it.
+    fn refuse_unknown(&mut self, now: Nanos, hello: &Handshake, source: Option<SocketAddr>) {
+        if self.port.closed || !self.secrets.limiter.admits(now, hello.epoch) {
+            return;
+        }
+        let Some(source) = source else {
+            // The hello is repeated, and comes with its source then.
+            return self.port.device.want_sources(true);
+        };
+        let Lane { peers, port, .. } = self;
+        if let Some((route, refusal)) = peers.refuse_unknown(&mut *port.device, hello, source) {
+            port.send_bytes(route, &refusal);
+        }
+    }
+
     /// H-13: a hello for another lane of this node is told where that lane is. True if it is for another
     /// lane.
     fn redirect(&mut self, rank: Rank, hello: &Handshake, route: RouteId) -> bool {
@@ -236,8 +254,10 @@ impl Lane {
         peer.incarnation += 1;
         if let Some((route, address)) = peer.answered_at.take() {
             (peer.channel.link.route, peer.address) = (route, address);
-            peer.channel.link.peering.set_path_limit(now, port.device.max_frame(route));
         }
+        // Hellos of both sides may have gone different ways.
+        let max_frame = port.device.max_frame(peer.channel.link.route);
+        peer.channel.link.peering.set_path_limit(now, max_frame);
         if peer.state != PeerState::Up {
             peer.state = PeerState::Connecting;
             peer.connect_by = connect_by;

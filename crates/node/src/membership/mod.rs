@@ -14,6 +14,7 @@ pub(crate) use peer::Peer;
 pub use peer::{Liveness, PeerState};
 
 use std::io;
+use std::net::SocketAddr;
 
 use tautline_device::{Datagram, RouteId};
 use tautline_link::HandshakeFrame;
@@ -69,6 +70,16 @@ impl Peers {
     /// Who the peers may be, and where they are.
     pub(crate) fn roster(&self) -> &Roster {
         &self.roster
+    }
+
+    /// As [`Roster::refuse_unknown`].
+    pub(crate) fn refuse_unknown(
+        &mut self,
+        device: &mut dyn Datagram,
+        hello: &Handshake,
+        source: SocketAddr,
+    ) -> Option<(RouteId, HandshakeFrame)> {
+        self.roster.refuse_unknown(device, hello, source)
     }
 
     /// The route to a peer at the address of its rank with this number, whose lane has this port; to lane 0
