@@ -37,8 +37,8 @@ fn be_refused() {
     common::joins::be_refused();
 }
 
-/// J-23: members that do not watch members refuse a rank that joins, by listener and by datagram, and say why.
-/// Without an answer the rank would say after 10 s that they cannot be reached.
+/// J-23: members that do not watch members refuse a rank that joins, by listener and by datagram, and say
+/// why. Without an answer the rank would say after 10 s that they cannot be reached.
 #[test]
 fn members_that_do_not_watch_refuse() {
     for options in [&[][..], &["--device", "shm"], &["--device", "udp"]] {

@@ -370,7 +370,7 @@ impl Peering {
         self.signed(&retry)
     }
 
-    /// Returns a frame that refuses a hello because this side was not told of the peer's rank. Keeps no state.
+    /// Returns a frame that refuses a hello because this side was not told of the peer's rank.
     pub fn refuse_unknown(&self, hello: &Handshake) -> HandshakeFrame {
         self.refuse(hello, ChannelIds { epoch: 1, channel: 0 }, RefuseReason::UnknownRank)
     }

@@ -10,7 +10,8 @@ pub const MAX_ADDRESSES: usize = 8;
 pub const HELLOS_TO_ADDRESS: u8 = 3;
 /// Lanes elsewhere that one lane may have met. Channel numbers keep the peer's place in their low 16 bits.
 pub const MAX_LANE_PEERS: usize = (1 << 16) - 1;
-/// Addresses that one lane may send to: members may have several, and the peers' lanes may have been closed and opened many times.
+/// Addresses that one lane may send to: members may have several, and the peers' lanes may have been closed
+/// and opened many times.
 pub const MAX_ROUTES: usize = 1 << 16;
 /// Addresses of ranks that one lane refuses because it was not told of them (J-23); others get no answer.
 pub const MAX_REFUSED: usize = 1 << 8;

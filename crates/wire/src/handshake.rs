@@ -148,8 +148,8 @@ pub struct Handshake {
     pub kind: Kind,
     /// The reason, only in a refuse frame.
     pub reason: Option<RefuseReason>,
-    /// In a hello or welcome, the port of the sender's lane; zero for lane 0 of a rank that was there when the
-    /// job began. In a retry, the port of the
+    /// In a hello or welcome, the port of the sender's lane; zero for lane 0 of a rank that was there when
+    /// the job began. In a retry, the port of the
     /// lane that the hello was for; zero if the hello came to the right port (H-13). Zero in a refuse frame.
     pub port: u16,
     /// The lowest wire version that the sender supports.

@@ -66,7 +66,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "PATH")]
     pub agent: Option<PathBuf>,
     /// The interface or network whose address the hosts announce: eth1 or 10.0.0.0/8; by default the address
-    /// that ssh connected to. Of several, such as eth1,eth2, ranks announce all, and use the first that answers
+    /// that ssh connected to. Of several, as in eth1,eth2, all are announced; the first that answers is used
     #[arg(long, value_name = "INTERFACE")]
     pub interface: Option<String>,
     /// Add the processes to the running job of the tautline run with this process number

@@ -317,7 +317,7 @@ fn members_of_another_ip_version_are_refused() {
     assert!(refused.to_string().contains("[::1]:7000"), "{refused}");
 }
 
-/// J-28: three hellos go to each address of a peer, in turn, with an epoch for each. An answer to a hello that
+/// J-28: three hellos go to each address of a peer, in turn, with an epoch for each. An answer to one that
 /// went to a former address does not count. The event names the address that was reached.
 #[test]
 fn addresses_are_tried_in_turn() {
