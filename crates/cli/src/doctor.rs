@@ -304,6 +304,7 @@ fn clock() -> Finding {
 /// The launcher that a program started like this command would join through.
 fn launcher(findings: &mut Vec<Finding>) {
     findings.push(match tautline_launch::launcher_of_environment() {
+        Ok(launcher) if launcher.name == "job file" => job_file(&launcher.to_string()),
         Ok(launcher) => {
             let next =
                 "start jobs with tautline run, mpiexec of MPICH or srun --mpi=pmi2, or set TAUTLINE_JOB_FILE";
@@ -311,6 +312,22 @@ fn launcher(findings: &mut Vec<Finding>) {
         }
         Err(error) => finding("launcher", Status::Warn, error.to_string(), None),
     });
+}
+
+/// The job file that a program started like this command would read.
+fn job_file(launcher: &str) -> Finding {
+    let path = std::env::var_os(tautline_launch::JOB_FILE).unwrap_or_default();
+    match tautline_launch::job_file::check(Path::new(&path)) {
+        Ok(job) => {
+            let reason = format!("{launcher}; rank {} of {}", job.rank, job.size());
+            finding("launcher", Status::Ok, reason, None)
+        }
+        Err(error) => {
+            let next = "programs started like this command cannot join: correct the file that TAUTLINE_JOB_FILE names, or unset \
+                        TAUTLINE_JOB_FILE; the README shows a job file under \"Across hosts\"";
+            finding("launcher", Status::No, format!("job file: {error}"), Some(next))
+        }
+    }
 }
 
 fn rights(findings: &mut Vec<Finding>) {

@@ -414,6 +414,42 @@ fn doctor_reports_what_works() {
     }
 }
 
+/// A job file that programs could not read is named, with what is wrong and what to do.
+#[test]
+fn doctor_examines_the_job_file() {
+    let path = std::env::temp_dir().join(format!("tautline-doctor-job-{}", std::process::id()));
+    let launcher = |text: Option<&str>, mode: u32| {
+        use std::os::unix::fs::PermissionsExt;
+        let _ = std::fs::remove_file(&path);
+        if let Some(text) = text {
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let out = tautline().args(["doctor", "--json"]).env("TAUTLINE_JOB_FILE", &path).output().unwrap();
+        let _ = std::fs::remove_file(&path);
+        let text = String::from_utf8(out.stdout).unwrap();
+        let mut findings = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        findings.find(|finding| finding["name"] == "launcher").unwrap()
+    };
+    let key = "ab".repeat(32);
+    let good = format!("tautline-job 1\nrank 0\nkey {key}\nmember 0 127.0.0.1:7000\n");
+    let found = launcher(Some(&good), 0o600);
+    assert!(found["status"] == "ok" && found["reason"].as_str().unwrap().ends_with("rank 0 of 1"), "{found}");
+    for (text, mode, word) in [
+        (None, 0, "No such file"),
+        (Some(&*good), 0o644, "chmod 600"),
+        (Some("nonsense\n"), 0o600, "the first line must be"),
+        (Some(&*good.replace("rank 0", "rank 7")), 0o600, "not among"),
+    ] {
+        let found = launcher(text, mode);
+        let reason = found["reason"].as_str().unwrap();
+        assert!(found["status"] == "no" && reason.contains(word), "{found}");
+        assert!(reason.contains("tautline-doctor-job"), "{found}");
+        assert!(found["next"].as_str().unwrap().contains("unset TAUTLINE_JOB_FILE"), "{found}");
+        assert!(!reason.contains("abab"), "the key is shown: {found}");
+    }
+}
+
 #[test]
 fn a_few_seeds_keep_the_promises() {
     let out = tautline().args(["sim", "--seeds", "3", "--per-seed", "300", "--json"]).output().unwrap();

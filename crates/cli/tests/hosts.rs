@@ -55,6 +55,7 @@ fn on_two_hosts() {
     nothing_survives_the_launcher_or_an_agent(&hosts);
     an_interrupt_ends_the_job(&hosts);
     bindings_and_interfaces(&hosts);
+    members_have_several_addresses(&hosts);
     a_program_that_one_host_lacks_is_named(&hosts);
     ranks_join_on_the_hosts(&hosts);
     joined_ranks_belong_to_the_command(&hosts);
@@ -115,6 +116,29 @@ fn bindings_and_interfaces(hosts: &Hosts) {
         let right = |start: &String| members.iter().filter(|member| member.starts_with(start)).count() == 2;
         assert!(members.len() == 4 && expected.iter().all(right), "{members:?}");
     }
+}
+
+/// J-28: hosts announce the addresses of all networks that are named. Those of the first are of no use here,
+/// to ranks that begin and to those that join: no answer comes back.
+fn members_have_several_addresses(hosts: &Hosts) {
+    let both = ["--interface", "10.214.1.0/24,10.214.0.0/24"];
+    let script = "grep ^member /proc/self/fd/$TAUTLINE_JOB_FD";
+    let output = hosts.run(&[&both[..], &["--hosts", "a,b", "sh", "-c", script]].concat());
+    let members = lines(&output, "member");
+    assert_eq!(members.len(), 4, "{output:?}");
+    for member in members {
+        let words: Vec<_> = member.split([' ', ':', ',']).collect();
+        let host = words[1].parse::<u32>().unwrap() + 1;
+        assert_eq!([words[2], words[4]], [format!("10.214.1.{host}"), format!("10.214.0.{host}")]);
+        assert_eq!(words[3], words[5], "one port");
+    }
+    let route = |change: &str| hosts.ip(1, &["route", change, "unreachable", "10.214.1.1"]);
+    route("add");
+    let greet = run(as_program(&mut hosts.tautline(&[&both[..], &["--hosts", "a,b"]].concat()), "greet_all"));
+    assert_eq!(said(&greet), expected(2));
+    let job = hosts.tautline(&[&both[..], &["-n", "2", "--hosts", "b,a"]].concat());
+    check_joins(job, |job| hosts.tautline(&["--join", &job.to_string(), "-n", "2"]), [2, 1, 2, 1, 2]);
+    route("del");
 }
 
 /// J-22, J-23, J-26, J-27: through the command, and through the agent of another host than the launcher's.

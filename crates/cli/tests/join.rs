@@ -2,11 +2,12 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use common::joins::{check_ends_are_told, check_joins};
-use common::{PATIENCE, is_running, kill, launcher_of, read_line, tautline, until};
+use common::{PATIENCE, RunningJob, as_program, is_running, kill, launcher_of, read_line, tautline, until};
 
 /// The program of the jobs.
 #[test]
@@ -20,6 +21,100 @@ fn greet_whoever_joins() {
 #[ignore = "a program of these tests"]
 fn wait_for_an_end() {
     common::joins::wait_for_an_end();
+}
+
+/// A program of the jobs.
+#[test]
+#[ignore = "a program of these tests"]
+fn ignore_whoever_joins() {
+    common::joins::ignore_whoever_joins();
+}
+
+/// A program of the jobs.
+#[test]
+#[ignore = "a program of these tests"]
+fn be_refused() {
+    common::joins::be_refused();
+}
+
+/// J-23: members that do not watch members refuse a rank that joins, by listener and by datagram, and say
+/// why. Without an answer the rank would say after 10 s that they cannot be reached.
+#[test]
+fn members_that_do_not_watch_refuse() {
+    for options in [&[][..], &["--device", "shm"], &["--device", "udp"]] {
+        let mut job = tautline();
+        job.args(["run", "-n", "2"]).args(options).stdin(Stdio::null()).stdout(Stdio::piped());
+        let job = as_program(&mut job, "ignore_whoever_joins").spawn().unwrap();
+        let RunningJob(job) = &mut RunningJob(job);
+        let mut out = BufReader::new(job.stdout.take().unwrap()).lines().map_while(Result::ok);
+        assert_eq!(out.by_ref().filter(|line| line.ends_with("begins")).take(2).count(), 2);
+        let mut join = tautline();
+        join.args(["run", "-n", "1", "--join", &job.id().to_string()]);
+        let joined = as_program(&mut join, "be_refused").output().unwrap();
+        let text = String::from_utf8_lossy(&joined.stdout);
+        let refused = text.lines().filter(|line| line.starts_with("refused: ")).count();
+        assert!(joined.status.success() && refused == 2 && text.contains("watch_members"), "{joined:?}");
+        kill(job.id(), "INT");
+        job.wait().unwrap();
+    }
+}
+
+/// What cannot be combined with --join is named, with what to do instead.
+#[test]
+fn options_that_joining_does_not_have() {
+    let refusal = |options: &[&str], program: &[&str]| {
+        let mut join = tautline();
+        join.args(["run", "-n", "1", "--join", "1"]).args(options).args(program);
+        let output = join.output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let text = refusal(&["--tag"], &["true"]);
+    assert!(text.contains("leave out --tag") && text.contains("a command of its own"), "{text}");
+    let text = refusal(&[], &["true", ":", "-n", "1", "true"]);
+    assert!(text.contains("--join starts one program") && text.contains("a command of its own"), "{text}");
+    for option in ["--timeout=1", "--keep-going", "--device=udp", "--ppn=1"] {
+        let text = refusal(&[option], &["true"]);
+        let name = option.split('=').next().unwrap();
+        assert!(text.contains("cannot be used with") && text.contains(name), "{text}");
+    }
+    let text = refusal(&["--hostfile", "/no/such/file"], &["true"]);
+    assert!(text.contains("cannot read the host file /no/such/file"), "{text}");
+}
+
+/// The hosts of a file are asked for, as those of --hosts: this job is on one host, which says so.
+#[test]
+fn hosts_of_a_file_are_asked_for() {
+    let mut job = tautline();
+    job.args(["run", "-n", "1", "--keep-going", "sh", "-c", "echo up; exec sleep 1000"]);
+    let mut job = job.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    assert_eq!(read_line(job.stdout.as_mut().unwrap()), "up");
+    let file = std::env::temp_dir().join(format!("tautline-join-hosts-{}", std::process::id()));
+    std::fs::write(&file, "a slots=1\n").unwrap();
+    let mut join = tautline();
+    join.args(["run", "--join", &job.id().to_string(), "--hostfile"]).arg(&file).arg("true");
+    let refused = join.output().unwrap();
+    std::fs::remove_file(&file).unwrap();
+    kill(job.id(), "INT");
+    job.wait().unwrap();
+    let text = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && text.contains("leave out --hosts and --hostfile"), "{text}");
+}
+
+/// `crates/tautline/examples/spawn.rs`: a program that starts further ranks of its job.
+#[test]
+fn the_example_that_spawns() {
+    let folder = std::path::Path::new(env!("CARGO_BIN_EXE_tautline")).parent().unwrap();
+    let program = folder.join("examples/spawn");
+    assert!(program.exists(), "{} is not built; `cargo test` builds it", program.display());
+    for device in ["shm", "udp"] {
+        let mut job = tautline();
+        let output = job.args(["run", "-n", "1", "--device", device]).arg(&program).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8_lossy(&output.stdout);
+        let said = ["rank 1 says: 1", "rank 2 says: 4", "rank 3 says: 9", "all have ended"];
+        assert_eq!(text.lines().collect::<Vec<_>>(), [&["started ranks 1 to 3"][..], &said].concat());
+    }
 }
 
 /// J-22, J-23: those that join get the next ranks, members are told, and messages flow both ways.

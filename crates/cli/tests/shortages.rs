@@ -77,6 +77,16 @@ fn descriptors_of_a_whole_job_are_counted() {
     }
 }
 
+/// J-7: the number of processes is checked before their programs are looked up.
+#[test]
+fn limits_come_before_programs() {
+    let script = "ulimit -n 1000; exec \"$0\" run -n 65536 /no/such/program";
+    let out = Command::new("sh").args(["-c", script, env!("CARGO_BIN_EXE_tautline")]).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(2), "{said}");
+    assert!(said.contains("65536 processes need up to") && said.contains("1000 are allowed"), "{said}");
+}
+
 /// With fewer descriptors than the launcher itself begins with, the error names them.
 #[test]
 fn too_few_descriptors_for_the_launcher_are_named() {

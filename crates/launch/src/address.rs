@@ -1,10 +1,11 @@
-//! The address that this process announces to the other members (J-14).
+//! The addresses that this process announces to the other members (J-14).
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-use tautline_node::JoinError;
+use tautline_node::{JoinError, Member};
 
-/// Names the interface, or the network, whose address is announced.
+/// Names the interfaces, or the networks, whose addresses are announced.
 pub const INTERFACE: &str = "TAUTLINE_INTERFACE";
 
 /// Addresses for documentation: no host has them, so that their routes are those to anywhere. Connecting a
@@ -14,18 +15,39 @@ const ANYWHERE: [(IpAddr, IpAddr); 2] = [
     (IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))),
 ];
 
-/// The address of `wanted`: an interface's name, an address, or a network such as `10.0.0.0/8`. Without it,
-/// the address from which this host reaches others.
-pub fn announced(wanted: Option<&str>) -> Result<IpAddr, JoinError> {
+/// The addresses of `wanted`, in this order: names of interfaces, addresses, or networks such as
+/// `10.0.0.0/8`, with commas between them. Without it, the address from which this host reaches others.
+pub fn announced(wanted: Option<&str>) -> Result<Vec<IpAddr>, JoinError> {
     let addresses = interfaces();
     match wanted {
-        Some(wanted) => find(wanted, &addresses).map_err(JoinError::Config),
-        None => Ok(by_route(&addresses)),
+        Some(wanted) => find_all(wanted, &addresses).map_err(JoinError::Config),
+        None => Ok(vec![by_route(&addresses)]),
     }
+}
+
+/// Sockets for this many members that are at each of these addresses, with the members (J-28).
+pub fn bind(ips: &[IpAddr], count: usize) -> io::Result<Vec<(UdpSocket, Vec<SocketAddr>)>> {
+    let of_port = |port| ips.iter().map(|ip| SocketAddr::new(*ip, port)).collect::<Vec<_>>();
+    let invalid = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
+    let bind_to = Member::at(&of_port(0)).map_err(invalid)?.bind_address();
+    let bound = (0..count).map(|_| {
+        let socket = UdpSocket::bind(bind_to)?;
+        let addrs = of_port(socket.local_addr()?.port());
+        Ok((socket, addrs))
+    });
+    bound.collect()
 }
 
 /// An address of this host, with its interface's name.
 type Local = (String, IpAddr);
+
+fn find_all(wanted: &str, addresses: &[Local]) -> Result<Vec<IpAddr>, String> {
+    let found: Vec<_> = wanted.split(',').map(|one| find(one, addresses)).collect::<Result<_, _>>()?;
+    let members: Vec<_> = found.iter().map(|ip| SocketAddr::new(*ip, 0)).collect();
+    let wrong = |why| format!("{INTERFACE} is \"{wanted}\": {why}");
+    Member::at(&members).map_err(|why| wrong(why.replace(":0", "")))?;
+    Ok(found)
+}
 
 fn find(wanted: &str, addresses: &[Local]) -> Result<IpAddr, String> {
     let network = parse_network(wanted)?;
@@ -164,6 +186,43 @@ mod tests {
         }
     }
 
+    /// J-28: several are announced in the order in which they are named, and each once.
+    #[test]
+    fn several_addresses() {
+        let found = |wanted: &str| {
+            let found = find_all(wanted, &there());
+            found.map(|ips| ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
+        };
+        assert_eq!(found("ib0,eth0").unwrap(), "192.168.5.9 10.1.0.7");
+        assert_eq!(found("10.0.0.0/8,192.168.5.9").unwrap(), "10.1.0.7 192.168.5.9");
+        for (wanted, word) in [
+            ("eth0,eth7", "\"eth7\", and this host has no such address"),
+            ("eth0,10.1.0.7", "\"eth0,10.1.0.7\": the address 10.1.0.7 is there twice"),
+            ("eth0,2001:db8::7", "IP versions"),
+            ("eth0,", "no such address"),
+            ("eth0,eth0,eth0,eth0,eth0,eth0,eth0,eth0,eth0", "9 addresses are more than the 8"),
+        ] {
+            let error = found(wanted).unwrap_err();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+
+    /// J-28: one socket for all addresses.
+    #[test]
+    fn one_socket_receives_for_all_addresses() {
+        let ips = ["127.0.0.1", "127.0.0.2"].map(|ip| ip.parse().unwrap());
+        for (socket, addrs) in bind(&ips, 2).unwrap() {
+            socket.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
+            for addr in &addrs {
+                UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"x", addr).unwrap();
+                assert_eq!(socket.recv(&mut [0; 2]).unwrap(), 1, "{addr}");
+            }
+            assert_eq!(addrs.iter().map(SocketAddr::ip).collect::<Vec<_>>(), ips);
+        }
+        let (socket, addrs) = bind(&ips[..1], 1).unwrap().remove(0);
+        assert_eq!(addrs, [socket.local_addr().unwrap()]);
+    }
+
     /// J-14: a mistake is named, with what there is.
     #[test]
     fn mistakes_name_what_there_is() {
@@ -179,7 +238,7 @@ mod tests {
     #[test]
     fn this_machine_has_an_address() {
         let own = announced(None).unwrap();
-        assert!(UdpSocket::bind((own, 0)).is_ok(), "{own}");
+        assert!(own.len() == 1 && bind(&own, 1).is_ok(), "{own:?}");
         assert_eq!(parse_ipv4("|-- x\n/32 host LOCAL\n|--", "a\nb c d"), []);
         assert_eq!(parse_ipv6("zz\n\n0 1"), []);
     }

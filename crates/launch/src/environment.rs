@@ -149,14 +149,14 @@ fn handed_over(variable: Variable<'_>) -> Result<(OwnedFd, Rank, u32), JoinError
 /// on its own fails before that: launchers kill processes that end in between, before these can say why.
 fn join(way: Way, init: impl FnOnce() -> Result<Admitted, JoinError>) -> Result<Job, JoinError> {
     let key = std::env::var_os(KEY_FILE).map(|path| secret_file::read_key(Path::new(&path))).transpose()?;
-    let ip = address::announced(variable(INTERFACE).as_deref())?;
+    let ips = address::announced(variable(INTERFACE).as_deref())?;
     let admitted = init().map_err(|error| match error {
         JoinError::System(error) => {
             JoinError::Launcher(format!("the launcher cannot be joined through {}: {error}", way.name()))
         }
         other => other,
     })?;
-    exchange::join(admitted, ip, key)
+    exchange::join(admitted, &ips, key)
 }
 
 /// Introduces this process to a launcher with PMI, on the descriptor that it has handed over.

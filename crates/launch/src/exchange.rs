@@ -5,7 +5,7 @@
 //! each process, unless all have it from a file.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 
 use ring::error::Unspecified;
 use tautline_node::limits::MAX_PEERS;
@@ -15,7 +15,7 @@ use tautline_node::{HostId, Job, JoinError, Member, Rank};
 use crate::host::host_id;
 use crate::key_value::{Admitted, KeyValueSpace};
 use crate::sealed_key::{self, Receiver, SEALED};
-use crate::{KEY_FILE, hex};
+use crate::{KEY_FILE, address, hex};
 
 /// Begins every card; another version is another word.
 const VERSION: &str = "tautline-1";
@@ -25,7 +25,8 @@ const FROM_FILE: &str = "file";
 /// What a process publishes of itself.
 #[derive(Debug, PartialEq)]
 struct Card {
-    addr: SocketAddr,
+    /// In the order in which they are tried (J-28).
+    addrs: Vec<SocketAddr>,
     host: HostId,
     /// What the job key is sealed to; none if the process has it from a file.
     public: Option<[u8; 32]>,
@@ -35,34 +36,37 @@ impl Card {
     /// Without white space and semicolons, which launchers take for ends.
     fn write(&self) -> String {
         let key = self.public.map_or_else(|| FROM_FILE.to_owned(), |key| hex::encode(&key));
-        format!("{VERSION},{},{:016x},{key}", self.addr, self.host.0)
+        let addrs: Vec<_> = self.addrs.iter().map(ToString::to_string).collect();
+        format!("{VERSION},{},{:016x},{key}", addrs.join("+"), self.host.0)
     }
 
     fn parse(text: &str) -> Option<Card> {
         let mut fields = text.split(',');
-        let (version, addr, host, key) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
+        let (version, addrs, host, key) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
         let public = if key == FROM_FILE { None } else { Some(hex::decode(key)?) };
-        let card =
-            Card { addr: addr.parse().ok()?, host: HostId(u64::from_be_bytes(hex::decode(host)?)), public };
-        (version == VERSION && fields.next().is_none() && card.addr.port() != 0).then_some(card)
+        let addrs = addrs.split('+').map(str::parse).collect::<Result<Vec<_>, _>>().ok()?;
+        let card = Card { addrs, host: HostId(u64::from_be_bytes(hex::decode(host)?)), public };
+        let good = card.member().is_some_and(|member| member.addr.port() != 0);
+        (version == VERSION && fields.next().is_none() && good).then_some(card)
+    }
+
+    fn member(&self) -> Option<Member> {
+        Member::at(&self.addrs).ok().map(|member| member.on_host(self.host))
     }
 }
 
-/// Joins a job of the processes that the launcher has admitted. `ip` is announced; `key` is from a file.
-pub(crate) fn join(mut admitted: Admitted, ip: IpAddr, key: Option<JobKey>) -> Result<Job, JoinError> {
+/// Joins a job of the processes that the launcher has admitted. `ips` are announced; `key` is from a file.
+pub(crate) fn join(mut admitted: Admitted, ips: &[IpAddr], key: Option<JobKey>) -> Result<Job, JoinError> {
     let (rank, size) = (admitted.rank, admitted.size);
     if rank >= size || size as usize > MAX_PEERS {
         let why = format!("rank {rank} of {size}; a job has at most {MAX_PEERS} processes");
         return Err(JoinError::Launcher(why));
     }
-    let socket = UdpSocket::bind((ip, 0))
-        .map_err(|e| JoinError::Launcher(format!("no socket can be bound to the address {ip}: {e}")))?;
+    let (socket, addrs) = address::bind(ips, 1)
+        .map(|mut bound| bound.remove(0))
+        .map_err(|e| JoinError::Launcher(format!("no socket can be bound to the address {}: {e}", ips[0])))?;
     let receiver = key.is_none().then(Receiver::new).transpose().map_err(no_randomness)?;
-    let own = Card {
-        addr: socket.local_addr()?,
-        host: host_id()?,
-        public: receiver.as_ref().map(|receiver| *receiver.public()),
-    };
+    let own = Card { addrs, host: host_id()?, public: receiver.as_ref().map(|receiver| *receiver.public()) };
     let space = &mut *admitted.space;
     let told = |error: io::Error| JoinError::Launcher(error.to_string());
     space.put(&card_key(rank), &own.write()).map_err(told)?;
@@ -75,7 +79,7 @@ pub(crate) fn join(mut admitted: Admitted, ip: IpAddr, key: Option<JobKey>) -> R
         (None, None) => unreachable!("a process without a key has a receiver"),
     };
     admitted.space.finish().map_err(told)?;
-    let members = cards.iter().map(|card| Member::new(card.addr).on_host(card.host)).collect();
+    let members = cards.iter().filter_map(Card::member).collect();
     Ok(Job::new(rank, key, members).with_socket(socket))
 }
 
@@ -123,10 +127,12 @@ fn check_cards(cards: &[Card], rank: Rank) -> Result<(), JoinError> {
                 "rank {with} has {KEY_FILE} set and rank {without} has not; set it for all ranks or for none"
             )));
         }
-        if card.host != own.host && card.addr.ip().is_loopback() {
+        if card.host != own.host
+            && let Some(addr) = card.addrs.iter().find(|addr| addr.ip().is_loopback())
+        {
             return Err(JoinError::Launcher(format!(
-                "rank {other} is on another host and has only the address {}; does its host have a network? {} names the one to use",
-                card.addr.ip(),
+                "rank {other} is on another host and announces the address {}; does its host have a network? {} names the one to use",
+                addr.ip(),
                 crate::INTERFACE
             )));
         }
@@ -227,7 +233,7 @@ mod tests {
                 let space = Box::new(Shared { values: values.clone(), barrier: barrier.clone(), alter });
                 let key = key(rank);
                 let localhost = "127.0.0.1".parse().unwrap();
-                std::thread::spawn(move || join(Admitted { rank, size, space }, localhost, key))
+                std::thread::spawn(move || join(Admitted { rank, size, space }, &[localhost], key))
             })
             .collect();
         let joined = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
@@ -304,8 +310,14 @@ mod tests {
     /// J-12: cards read back as written, and nothing else is a card.
     #[test]
     fn cards_are_checked() {
+        let addrs: Vec<_> = (1..=8).map(|n| format!("[2001:db8::{n}]:7000").parse().unwrap()).collect();
         let card =
-            Card { addr: "[2001:db8::1]:7000".parse().unwrap(), host: HostId(1), public: Some([9; 32]) };
+            |addrs: &[SocketAddr]| Card { addrs: addrs.to_vec(), host: HostId(1), public: Some([9; 32]) };
+        let all = card(&addrs);
+        // J-28, and what launchers take as a value.
+        assert!(all.write().len() <= 1024 && !all.write().contains([' ', ';', '=', '\n']));
+        assert_eq!(Card::parse(&all.write()), Some(all));
+        let card = card(&addrs[..1]);
         let text = card.write();
         assert_eq!(Card::parse(&text), Some(card));
         for wrong in [
@@ -315,6 +327,9 @@ mod tests {
             &text[..text.len() - 1],
             &format!("{text},"),
             &text.replace(":7000", ":0"),
+            &text.replace(":7000", ":7000+"),
+            &text.replace(":7000", ":7000+[2001:db8::1]:7000"),
+            &text.replace(":7000", ":7000+[2001:db8::2]:7001"),
         ] {
             assert_eq!(Card::parse(wrong), None, "{wrong}");
         }

@@ -23,7 +23,7 @@ mod pmix;
 mod sealed_key;
 mod secret_file;
 
-pub use address::{INTERFACE, announced};
+pub use address::{INTERFACE, announced, bind};
 pub use environment::{JOB_FD, JOB_FILE, KEY_FILE, job_from_environment, launcher_of_environment};
 pub use host::host_id;
 pub use sealed_key::random_key;

@@ -1,5 +1,7 @@
 //! The handshake (H-1 … H-16) and the relation to one other rank, over restarts of either side.
 
+mod attempt;
+
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -13,12 +15,7 @@ use crate::link::Negotiated;
 use crate::seal::Seal;
 use crate::shared::Shared;
 use crate::{Arrival, Config, Death, FrameError, JobKey, Link, MICRO, MILLI, Nanos};
-
-/// The interval between hellos stops doubling here.
-const HELLO_MAX: Nanos = 320 * MILLI;
-
-/// Hellos of one attempt that are sent at once because a retry asked for them (H-15).
-const PROMPTS: u8 = 8;
+use attempt::ConnectAttempt;
 
 /// The feature bit of a side with vector AES (H-4, L-33).
 const VECTOR_AES: u16 = 1;
@@ -39,7 +36,7 @@ pub struct PeeringParams {
     pub lane: u16,
     /// The peer's lane.
     pub peer_lane: u16,
-    /// The port of our lane, which the peer cannot know; zero for lane 0.
+    /// The port of our lane, which the peer cannot know; zero for lane 0 of a rank that peers know.
     pub port: u16,
     /// The largest frame that the path to the peer carries.
     pub max_frame: usize,
@@ -75,24 +72,6 @@ enum State {
     Down,
     Connecting(ConnectAttempt),
     Live(Box<Link>),
-}
-
-#[derive(Debug)]
-struct ConnectAttempt {
-    ids: ChannelIds,
-    next: Nanos,
-    interval: Nanos,
-    cookie: [u8; 16],
-    prompts: u8,
-}
-
-impl ConnectAttempt {
-    /// Returns the time until the next hello: half to one and a half of the interval, drawn from the epoch,
-    /// so that nodes that began to connect at the same time do not go on at the same time (H-18).
-    fn spread_interval(&self) -> Nanos {
-        let drawn = (self.ids.epoch ^ self.interval).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54;
-        self.interval / 2 + self.interval / 1024 * drawn
-    }
 }
 
 /// A link for a hello that we answered, until its first frame arrives (H-8).
@@ -163,9 +142,23 @@ impl Peering {
         };
         if over {
             self.supersede();
-            let interval = self.config.hello_interval;
-            let (cookie, prompts) = ([0; 16], PROMPTS);
-            self.state = State::Connecting(ConnectAttempt { ids, next: now, interval, cookie, prompts });
+            self.state = State::Connecting(ConnectAttempt::new(ids, now, self.config.hello_interval));
+        }
+    }
+
+    /// Returns how many hellos were sent since the peer last answered one; zero if none are being sent.
+    pub fn unanswered_hellos(&self) -> u8 {
+        match &self.state {
+            State::Connecting(attempt) => attempt.unanswered,
+            _ => 0,
+        }
+    }
+
+    /// Goes on with an epoch of its own where hellos are being sent, because they go elsewhere from now on:
+    /// answers to the former ones do not count any more. The time between hellos stays.
+    pub fn restart_attempt(&mut self, ids: ChannelIds) {
+        if let State::Connecting(attempt) = &mut self.state {
+            attempt.restart(ids);
         }
     }
 
@@ -253,12 +246,7 @@ impl Peering {
     /// Returns the next hello, if it is due.
     pub fn poll_hello(&mut self, now: Nanos) -> Option<HandshakeFrame> {
         let State::Connecting(attempt) = &mut self.state else { return None };
-        if attempt.next > now {
-            return None;
-        }
-        attempt.next = now + attempt.spread_interval();
-        attempt.interval = (attempt.interval * 2).min(HELLO_MAX);
-        let (ids, cookie) = (attempt.ids, attempt.cookie);
+        let (ids, cookie) = attempt.poll(now)?;
         Some(self.frame(Kind::Hello, ids, 0, cookie))
     }
 
@@ -382,6 +370,11 @@ impl Peering {
         self.signed(&retry)
     }
 
+    /// Returns a frame that refuses a hello because this side was not told of the peer's rank.
+    pub fn refuse_unknown(&self, hello: &Handshake) -> HandshakeFrame {
+        self.refuse(hello, ChannelIds { epoch: 1, channel: 0 }, RefuseReason::UnknownRank)
+    }
+
     /// Handles a handshake frame that [`Peering::is_authentic`].
     pub fn handle_handshake(
         &mut self,
@@ -470,20 +463,8 @@ impl Peering {
         if retry.peer_epoch != attempt.ids.epoch {
             return HandshakeOutcome::Ignored;
         }
-        if retry.port == 0 && constant_eq(&retry.cookie, &attempt.cookie) {
-            return HandshakeOutcome::Ignored;
-        }
-        // H-15: however many retries arrive, few of them are answered at once.
-        if attempt.next > now
-            && let Some(left) = attempt.prompts.checked_sub(1)
-        {
-            (attempt.prompts, attempt.next) = (left, now);
-        }
-        if retry.port != 0 {
-            return HandshakeOutcome::Redirected(retry.port);
-        }
-        attempt.cookie = retry.cookie;
-        HandshakeOutcome::Ignored
+        let redirected = attempt.take_retry(now, retry.cookie, retry.port);
+        redirected.map_or(HandshakeOutcome::Ignored, HandshakeOutcome::Redirected)
     }
 
     fn handle_refuse(&mut self, refuse: &Handshake) -> HandshakeOutcome {

@@ -1,7 +1,6 @@
 //! A job: its members, their addresses, and the key they share. How a process finds its job is
 //! `tautline-launch`'s.
 
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,49 +9,7 @@ use tautline_link::JobKey;
 use tautline_wire::handshake::Security;
 
 use crate::limits::MAX_PEERS;
-use crate::{DeviceName, JoinError, Launcher, Rank};
-
-/// One process of a job.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Member {
-    /// Where it receives datagrams.
-    pub addr: SocketAddr,
-    /// The host that it runs on, if the launcher told it.
-    pub host: Option<HostId>,
-}
-
-/// Tells hosts apart by facts, not by addresses: processes with the same number run under the same kernel and
-/// in the same network namespace (J-11).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct HostId(pub u64);
-
-impl Member {
-    /// The process that receives datagrams at `addr`.
-    pub fn new(addr: SocketAddr) -> Member {
-        Member { addr, host: None }
-    }
-
-    /// Tells which host it runs on.
-    pub fn on_host(mut self, host: HostId) -> Member {
-        self.host = Some(host);
-        self
-    }
-
-    /// Whether both may share memory: not if the launcher told that they are on different hosts (J-11).
-    pub(crate) fn may_share_with(&self, other: &Member) -> bool {
-        !matches!((self.host, other.host), (Some(own), Some(other)) if own != other)
-    }
-
-    /// Whether both run on one host: by what the launcher told of them or, without that, by their addresses.
-    pub(crate) fn is_on_host_of(&self, other: &Member) -> bool {
-        if let (Some(own), Some(other)) = (self.host, other.host) {
-            return own == other;
-        }
-        let (own, other) = (self.addr.ip(), other.addr.ip());
-        own == other || own.is_loopback() && other.is_loopback()
-    }
-}
+use crate::{DeviceName, JoinError, Launcher, Member, Rank};
 
 /// A job, as one of its processes sees it.
 #[derive(Debug)]
@@ -127,6 +84,11 @@ impl Job {
         &self.members[..self.members.len().saturating_sub(self.joined as usize)]
     }
 
+    /// Whether this process was there when the job began.
+    pub(crate) fn is_first_member(&self) -> bool {
+        (self.rank as usize) < self.first_members().len()
+    }
+
     /// How many processes run on this host.
     pub(crate) fn ranks_on_host(&self) -> usize {
         let own = &self.members[self.rank as usize];
@@ -137,6 +99,7 @@ impl Job {
     pub(crate) fn without_socket(&self) -> Job {
         let mut job = Job::with_shared_members(self.rank, self.key.clone(), self.members.clone());
         (job.joined, job.security, job.device) = (self.joined, self.security, self.device);
+        job.may_grow = self.may_grow;
         job
     }
 

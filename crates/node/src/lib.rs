@@ -31,6 +31,7 @@ mod lane;
 mod launcher;
 pub mod limits;
 mod local;
+mod member;
 mod membership;
 pub mod memory;
 pub mod multicast;
@@ -57,10 +58,11 @@ pub use environment::Environment;
 pub use error::{JoinError, SendError};
 pub use event::Event;
 pub use group_waits::GroupWaitId;
-pub use job::{HostId, Job, Member};
+pub use job::Job;
 pub use lane::{Delivery, FastPoll, FrameBatch, Item};
 pub use launcher::Launcher;
 pub use local::{SimulatedHost, unlink_stale_listeners};
+pub use member::{HostId, Member, join_addresses};
 pub use membership::{Key, Liveness, PeerState};
 pub(crate) use open_device::open_lane_device;
 pub use open_device::{open_device, xdp_chunks};
@@ -70,7 +72,7 @@ pub use undelivered::Undelivered;
 
 /// Re-exported so that layers above need not depend on the crates below.
 pub mod wire {
-    pub use tautline_wire::handshake::Security;
+    pub use tautline_wire::handshake::{RefuseReason, Security};
     pub use tautline_wire::record::{LONG_LEN, LoanLocation, Record, Records, SHORT_LEN, as_more, as_short};
 }
 pub use tautline_device as device;

@@ -4,10 +4,17 @@
 pub const MAX_SHORT: usize = 65_507;
 /// Ranks of a job. The low 16 bits of a peer's number are its rank.
 pub const MAX_PEERS: usize = 1 << 16;
+/// Addresses of one member (J-28).
+pub const MAX_ADDRESSES: usize = 8;
+/// Hellos to one address of a peer without an answer before the next one is tried (J-28).
+pub const HELLOS_TO_ADDRESS: u8 = 3;
 /// Lanes elsewhere that one lane may have met. Channel numbers keep the peer's place in their low 16 bits.
 pub const MAX_LANE_PEERS: usize = (1 << 16) - 1;
-/// Addresses that one lane may send to: the peers' lanes may have been closed and opened many times.
+/// Addresses that one lane may send to: members may have several, and the peers' lanes may have been closed
+/// and opened many times.
 pub const MAX_ROUTES: usize = 1 << 16;
+/// Addresses of ranks that one lane refuses because it was not told of them (J-23); others get no answer.
+pub const MAX_REFUSED: usize = 1 << 8;
 /// Lanes of one node. All watch one listener, and the kernel lets 500 sets of descriptors watch another.
 pub const MAX_LANES: usize = 1 << 8;
 /// The lane of the protocol among members, which programs do not get (N-29).

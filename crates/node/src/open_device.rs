@@ -1,6 +1,6 @@
 //! Chooses and opens the device, and says why (N-11).
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 
 use tautline_device::Datagram;
@@ -12,12 +12,12 @@ use tautline_device::xdp::{Framing, OpenError, Receive, Xdp, XdpConfig};
 use tautline_wire::handshake::Security;
 
 use crate::error::explain;
-use crate::{Choice, Config, DeviceName, Job, JoinError, PassedOver, Waiting};
+use crate::{Choice, Config, DeviceName, Job, JoinError, PassedOver, Waiting, join_addresses};
 
 /// Opens the best device, or the one that the configuration asks for.
 pub fn open_device(job: &mut Job, config: &Config) -> Result<(Box<dyn Datagram>, Choice), JoinError> {
-    let bind = config.bind.unwrap_or(job.members[job.rank as usize].addr);
-    let mut told = udp_config(job.socket.take(), config, bind);
+    let bind = bind_address(job, config)?;
+    let mut told = udp_config(job.socket.take(), config, job, bind);
     let mut passed_over = Vec::new();
     if config.device == Some(DeviceName::Xdp) {
         match open_xdp(told, config, job) {
@@ -51,9 +51,9 @@ pub(crate) fn open_lane_device(
     config: &Config,
     lane: u16,
 ) -> Result<(Box<dyn Datagram>, Choice), JoinError> {
-    let mut bind = config.bind.unwrap_or(job.members[job.rank as usize].addr);
+    let mut bind = bind_address(job, config)?;
     bind.set_port(0);
-    let udp = Udp::open(udp_config(None, config, bind)).map_err(|e| {
+    let udp = Udp::open(udp_config(None, config, job, bind)).map_err(|e| {
         JoinError::NoDevice(vec![PassedOver { device: "udp", reason: format!("{bind}: {}", explain(&e)) }])
     })?;
     let mut passed_over = Vec::new();
@@ -76,6 +76,7 @@ fn open_xdp(
     let (framing, reframed) = framing(config.xdp_framing, job);
     let device = Xdp::open(XdpConfig::with(|xdp| {
         xdp.udp = udp;
+        xdp.address = Some(job.members[job.rank as usize].addr.ip());
         xdp.mode = config.xdp_mode;
         xdp.receive = receive(config);
         xdp.framing = framing;
@@ -131,9 +132,25 @@ fn framing(asked: Framing, job: &Job) -> (Framing, String) {
     }
 }
 
-fn udp_config(socket: Option<OwnedFd>, config: &Config, bind: SocketAddr) -> UdpConfig {
+/// The address to bind. If this member has several, one socket receives for all of them (J-28); then at least
+/// one of them must be of this host, as binding it would have shown.
+fn bind_address(job: &Job, config: &Config) -> Result<SocketAddr, JoinError> {
+    let own = &job.members[job.rank as usize];
+    let is_here = |addr: SocketAddr| UdpSocket::bind(SocketAddr::new(addr.ip(), 0)).is_ok();
+    match config.bind {
+        Some(bind) => Ok(bind),
+        None if own.address_count() == 1 || own.addresses().any(is_here) => Ok(own.bind_address()),
+        None => {
+            let reason = format!("none of {} is an address of this host", join_addresses(own.addresses()));
+            Err(JoinError::NoDevice(vec![PassedOver { device: "udp", reason }]))
+        }
+    }
+}
+
+fn udp_config(socket: Option<OwnedFd>, config: &Config, job: &Job, bind: SocketAddr) -> UdpConfig {
     UdpConfig::with(|udp| {
         udp.bind = bind;
+        udp.addresses = job.members[job.rank as usize].addresses().map(|addr| addr.ip()).collect();
         udp.socket = socket;
         udp.tx_slots = config.tx_slots;
         (udp.gso, udp.gro) = (config.gso, config.gro);

@@ -212,7 +212,10 @@ impl Endpoint {
 
     /// Extracts and waits until `done` returns true. If the last reachable peer goes down meanwhile, so that
     /// nobody is left to wait for, returns [`crate::Error::PeerGone`], once. A further wait accepts peers
-    /// that come back. `done` is asked first, so
+    /// that come back. A rank that was never connected counts as reachable, because it may still connect and
+    /// send, as the clients of a server do: the wait goes on, even if that rank was never started. A program
+    /// that is told of the members ([`crate::Builder::watch_members`]) learns of the ends of such ranks, too,
+    /// and they count as down. `done` is asked first, so
     /// `ep.run_until(|| matches!(ep.peer_state(1), Some(PeerState::Down(_))))` waits for the end of rank 1.
     ///
     /// If a handler has failed, and nobody has read that ([`Endpoint::poll_failure`]), returns

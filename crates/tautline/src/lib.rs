@@ -125,7 +125,7 @@ pub use messages::{
     AsyncLoan, AsyncOutgoing, Borrowed, HandlerFailure, Loan, Message, Outgoing, Sending, Short,
 };
 pub use tautline_launch::job_file;
-pub use tautline_node::wire::Security;
+pub use tautline_node::wire::{RefuseReason, Security};
 pub use tautline_node::{
     Address, Choice, Clock, Config, Counters, DeviceName, Down, Environment, Event, HostId, Job, JoinError,
     Launcher, Member, PassedOver, PeerId, PeerState, Rank, SendError, Undelivered, Waiting,
@@ -133,5 +133,7 @@ pub use tautline_node::{
 
 /// The layers below, for tools and tests.
 pub mod node {
-    pub use tautline_node::{Endpoint, WaitFor, device, limits, link, unlink_stale_listeners, xdp_chunks};
+    pub use tautline_node::{
+        Endpoint, WaitFor, device, join_addresses, limits, link, unlink_stale_listeners, xdp_chunks,
+    };
 }

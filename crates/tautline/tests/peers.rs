@@ -112,6 +112,34 @@ fn wrong_key() {
     });
 }
 
+/// A wait goes on when the only connected peer has gone: a rank that was never connected may still come.
+#[test]
+fn ranks_that_never_connected_may_come() {
+    let first_is_gone = AtomicU32::new(0);
+    run(3, |job| {
+        let ep = join(Endpoint::builder().on_short("x", |_: Short<'_>| {}), job);
+        match ep.rank() {
+            0 => {
+                let look = || {
+                    if matches!(ep.peer_state(1), Some(PeerState::Down(_))) {
+                        first_is_gone.store(1, Ordering::SeqCst);
+                    }
+                    ep.handled() == 2
+                };
+                ep.run_until(look).unwrap();
+            }
+            1 => ep.send(0, "x", b"").unwrap(),
+            _ => {
+                while first_is_gone.load(Ordering::SeqCst) == 0 {
+                    extract_for(&ep, Duration::from_millis(1));
+                }
+                ep.send(0, "x", b"").unwrap();
+            }
+        }
+        ep.close().unwrap();
+    });
+}
+
 /// N-9: everything sent before closing arrives, although the sender closes at once.
 #[test]
 fn close_delivers() {

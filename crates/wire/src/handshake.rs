@@ -105,6 +105,8 @@ pub enum RefuseReason {
     Full = 5,
     /// The receiver does not support a required feature.
     Feature = 6,
+    /// The receiver was not told of the sender's rank, which joined the job later.
+    UnknownRank = 7,
 }
 
 impl RefuseReason {
@@ -117,6 +119,7 @@ impl RefuseReason {
             4 => RefuseReason::NoLane,
             5 => RefuseReason::Full,
             6 => RefuseReason::Feature,
+            7 => RefuseReason::UnknownRank,
             _ => return Err(Malformed::BadValue),
         }))
     }
@@ -131,6 +134,9 @@ impl std::fmt::Display for RefuseReason {
             RefuseReason::NoLane => "no such lane",
             RefuseReason::Full => "the peer's table is full",
             RefuseReason::Feature => "the peer lacks a required feature",
+            RefuseReason::UnknownRank => {
+                "it does not know this rank, which joined later: its program does not watch members (watch_members)"
+            }
         })
     }
 }
@@ -142,7 +148,8 @@ pub struct Handshake {
     pub kind: Kind,
     /// The reason, only in a refuse frame.
     pub reason: Option<RefuseReason>,
-    /// In a hello or welcome, the port of the sender's lane, zero for lane 0. In a retry, the port of the
+    /// In a hello or welcome, the port of the sender's lane; zero for lane 0 of a rank that was there when
+    /// the job began. In a retry, the port of the
     /// lane that the hello was for; zero if the hello came to the right port (H-13). Zero in a refuse frame.
     pub port: u16,
     /// The lowest wire version that the sender supports.

@@ -26,8 +26,8 @@ Examples:
         Two more processes in the job whose tautline run, on this host and of this user, has the process number
         4711. They get the next ranks; their output and exit code are those of this command, and they end with it.
         If one fails, the job ends, unless it has --keep-going.
-        Of a job on several hosts, --hosts a,d names those that take them, also ones that the job has not used yet;
-        without it they go where the fewest ranks run.
+        Of a job on several hosts, --hosts a,d, or --hostfile, names those that take them, also ones that the job has
+        not used yet; without it they go where the fewest ranks run.
   tautline run -n 2 --fault loss=5%,reorder=10%,seed=7 ./hello
         The network between them loses and reorders frames; messages are not affected.
   tautline run -n 2 --device udp ./hello
@@ -66,15 +66,15 @@ pub struct RunArgs {
     #[arg(long, value_name = "PATH")]
     pub agent: Option<PathBuf>,
     /// The interface or network whose address the hosts announce: eth1 or 10.0.0.0/8; by default the address
-    /// that ssh connected to
+    /// that ssh connected to. Of several, as in eth1,eth2, all are announced; the first that answers is used
     #[arg(long, value_name = "INTERFACE")]
     pub interface: Option<String>,
     /// Add the processes to the running job of the tautline run with this process number
     #[arg(
         long,
         value_name = "JOB",
-        conflicts_with_all = ["hostfile", "restart", "keep_going", "security", "device", "ipv6", "tag", "output",
-            "fault", "pcap", "timeout", "bind", "grace", "ppn", "agent", "interface"]
+        conflicts_with_all = ["restart", "keep_going", "security", "device", "ipv6", "output", "fault", "pcap",
+            "timeout", "bind", "grace", "ppn", "agent", "interface"]
     )]
     pub join: Option<String>,
     /// Set a variable of the program's environment, or pass on one of this environment to the hosts

@@ -23,6 +23,15 @@ pub fn parse_list(text: &str) -> Result<Vec<Host>> {
     check(hosts.collect::<Result<_>>()?)
 }
 
+/// Writes hosts as [`parse_list`] reads them.
+pub fn to_list(hosts: &[Host]) -> String {
+    let shown = |host: &Host| match host.slots {
+        Some(slots) => format!("{}:{slots}", host.name),
+        None => host.name.clone(),
+    };
+    hosts.iter().map(shown).collect::<Vec<_>>().join(",")
+}
+
 /// Reads a file with a host per line: `a`, `b:4` or `c slots=4`. `#` begins a comment.
 pub fn read_file(path: &Path) -> Result<Vec<Host>> {
     let text = read_text(path).with_context(|| {
@@ -147,6 +156,7 @@ mod tests {
         let hosts = parse_list("a,me@b.example:4,[fe80::1%2]:2,c").unwrap();
         let names: Vec<_> = hosts.iter().map(|host| (&*host.name, host.slots)).collect();
         assert_eq!(names, [("a", None), ("me@b.example", Some(4)), ("[fe80::1%2]", Some(2)), ("c", None)]);
+        assert_eq!(to_list(&hosts), "a,me@b.example:4,[fe80::1%2]:2,c");
         assert_eq!(place(&hosts, None, 9).unwrap(), [(0, 2), (2, 4), (6, 2), (8, 1)]);
         assert_eq!(place(&hosts, Some(1), 8).unwrap(), [(0, 1), (1, 4), (5, 2), (7, 1)]);
         assert_eq!(place(&hosts, Some(1), 3).unwrap(), [(0, 1), (1, 2), (3, 0), (3, 0)]);

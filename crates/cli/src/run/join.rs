@@ -15,10 +15,23 @@ pub fn run(args: &RunArgs, job: &str) -> Result<ExitCode> {
     let launcher: u32 = job.parse().ok().filter(|pid| *pid > 0).with_context(|| {
         format!("--join {job}: not a process number\ngive that of the job's tautline run: {}", jobs())
     })?;
-    let hosts = args.hosts.as_deref().map(hosts::parse_list).transpose()?;
-    let fill = hosts.map(|hosts| hosts::capacity(&hosts, None));
+    if args.tag {
+        bail!(
+            "--tag: ranks that join write straight to the output of this command\nleave out --tag; to tell their \
+             output apart, start each with a command of its own: tautline run -n 1 --join {job}"
+        );
+    }
+    let hosts = match (&args.hosts, &args.hostfile) {
+        (Some(list), _) => hosts::parse_list(list)?,
+        (None, Some(file)) => hosts::read_file(file)?,
+        (None, None) => Vec::new(),
+    };
+    let fill = (!hosts.is_empty()).then(|| hosts::capacity(&hosts, None));
     let [program] = &programs::parse(args.n, &args.program, fill)?[..] else {
-        bail!("--join starts one program\nrun tautline run --join {job} for each");
+        bail!(
+            "--join starts one program, and a colon separates several\nstart each with a command of its own: \
+             tautline run -n 1 --join {job} ./program"
+        );
     };
     if let Some(folder) = &args.wdir {
         enter(folder)?;
@@ -29,7 +42,7 @@ pub fn run(args: &RunArgs, job: &str) -> Result<ExitCode> {
     // It may be only on the hosts that it is to run on.
     request.file = lookup::find(&words[0]).and_then(|file| Ok(std::path::absolute(file)?)).ok();
     request.given = args.env.iter().map(parse_variable).collect::<Result<Vec<_>>>()?;
-    request.hosts = args.hosts.clone().unwrap_or_default();
+    request.hosts = hosts::to_list(&hosts);
     let streams = (std::io::stdout(), std::io::stderr());
     let streams = [streams.0.as_fd(), streams.1.as_fd()];
     let mut started = match ask(&socket_path(launcher), &request, Some(streams)) {

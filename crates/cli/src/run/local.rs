@@ -180,7 +180,9 @@ impl Starter<'_> {
             bail!("a job with --fault or --pcap has a fixed number of ranks\nstart all of them with the job");
         }
         if !request.hosts.is_empty() {
-            bail!("the job is on one host, whose addresses others cannot reach\nleave out --hosts");
+            bail!(
+                "the job is on one host, whose addresses others cannot reach\nleave out --hosts and --hostfile"
+            );
         }
         check_size(before, count)?;
         let file = match &request.file {

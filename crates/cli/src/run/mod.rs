@@ -70,6 +70,15 @@ impl JobPlan {
         self.programs.iter().map(|program| program.count).sum()
     }
 
+    /// The file of each rank's program. Each program is looked up once.
+    fn files(&self) -> Result<Vec<PathBuf>> {
+        let mut files = Vec::with_capacity(self.size());
+        for program in &self.programs {
+            files.extend(std::iter::repeat_n(lookup::find(&program.words[0])?, program.count));
+        }
+        Ok(files)
+    }
+
     /// The program of each rank.
     fn programs(&self) -> impl Iterator<Item = &Program> {
         programs::by_rank(&self.programs)
@@ -141,11 +150,11 @@ fn run_here(args: &RunArgs) -> Result<ExitCode> {
         Begun::Ended(code) => return Ok(code),
     };
     let plan = JobPlan::new(args, None)?;
+    limits::check(args, plan.size())?;
     if let Some(folder) = &args.wdir {
         enter(folder)?;
     }
-    let files = plan.programs().map(|program| lookup::find(&program.words[0])).collect::<Result<Vec<_>>>()?;
-    limits::check(args, plan.size())?;
+    let files = plan.files()?;
     if let Some(DeviceName::Xdp | DeviceName::XdpWith(_)) = args.device {
         let instead = if args.is_relayed() {
             "they use udp, as --fault and --pcap require"

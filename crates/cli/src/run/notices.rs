@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use anyhow::Result;
 use rustix::io::ioctl_fionbio;
+use tautline::node::join_addresses;
 
 /// What has become of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,11 +55,12 @@ impl Notices {
         ended.into_iter().for_each(|(rank, notice)| self.tell(rank, notice));
     }
 
-    /// Tells the rank that another one has joined the job, and where it is: its address, and the number of
+    /// Tells the rank that another one has joined the job, and where it is: its addresses, and the number of
     /// its host in a job on several (J-23).
-    pub fn tell_joined(&mut self, rank: usize, address: SocketAddr, host: Option<u64>) {
+    pub fn tell_joined(&mut self, rank: usize, addrs: &[SocketAddr], host: Option<u64>) {
         let host = host.map_or(String::new(), |host| format!(" {host:016x}"));
-        self.write(&format!("joined {rank} {address}{host}\n"));
+        let addrs = join_addresses(addrs.iter().copied());
+        self.write(&format!("joined {rank} {addrs}{host}\n"));
     }
 
     fn write(&mut self, line: &str) {
@@ -85,12 +87,15 @@ mod tests {
         let mut bytes = [0; 64];
         let n = reader.read(&mut bytes).unwrap();
         assert_eq!(&bytes[..n], b"died 7\nleft 8\nstarted 9\n");
-        for host in [None, Some(0xab)] {
-            notices.tell_joined(10, "127.0.0.1:7000".parse().unwrap(), host);
-        }
+        let addrs = ["127.0.0.1:7000", "127.0.0.2:7000"].map(|addr| addr.parse().unwrap());
+        notices.tell_joined(10, &addrs[..1], None);
+        notices.tell_joined(10, &addrs, Some(0xab));
         let mut text = [0; 128];
         let n = reader.read(&mut text).unwrap();
-        assert_eq!(&text[..n], b"joined 10 127.0.0.1:7000\njoined 10 127.0.0.1:7000 00000000000000ab\n");
+        assert_eq!(
+            &text[..n],
+            b"joined 10 127.0.0.1:7000\njoined 10 127.0.0.1:7000,127.0.0.2:7000 00000000000000ab\n"
+        );
         (0..100_000).for_each(|rank| notices.tell(rank, Notice::Died));
         assert!(notices.0.is_none());
         let (mut notices, reader) = Notices::new().unwrap();

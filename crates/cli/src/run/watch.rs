@@ -137,7 +137,7 @@ impl Watch<'_> {
             let rank = self.alive.size();
             for (other, notices) in self.notices.iter_mut().enumerate() {
                 if self.alive.has(other) {
-                    notices.tell_joined(rank, address, None);
+                    notices.tell_joined(rank, &[address], None);
                 }
             }
             self.alive.add(rank, child.id())?;

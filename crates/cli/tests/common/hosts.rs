@@ -81,11 +81,16 @@ impl Hosts {
         command
     }
 
+    /// Runs `ip` on a host.
+    pub fn ip(&self, host: usize, words: &[&str]) {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/proc/{}/ns/net", self.processes[host].id())).arg("ip");
+        assert!(command.args(words).status().unwrap().success(), "{words:?}");
+    }
+
     /// Cuts the link between the hosts, or connects them again.
     pub fn set_link(&self, state: &str) {
-        let mut command = Command::new("nsenter");
-        command.arg(format!("--net=/proc/{}/ns/net", self.processes[1].id()));
-        assert!(command.args(["ip", "link", "set", "e0", state]).status().unwrap().success());
+        self.ip(1, &["link", "set", "e0", state]);
         let ssh = format!("ssh -F {}/ssh", self.folder.display());
         until(PATIENCE, || state == "down" || self.ssh(&ssh, "b"));
     }

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use tautline::{Down, Endpoint, Event, Short};
+use tautline::{Down, Endpoint, Error, Event, RefuseReason, Short};
 
 use super::{PATIENCE, RunningJob, as_program, is_running, kill, read_line, until};
 
@@ -52,6 +52,28 @@ pub fn greet_whoever_joins() {
         }
     }
     say(&format!("\nrank {} heard {:?}, local {}\n", ep.rank(), heard.borrow(), shared.len()));
+    ep.close().unwrap();
+}
+
+/// A program that is told of nobody who joins.
+pub fn ignore_whoever_joins() {
+    let ep = Endpoint::builder().on_short("greet", |_: Short<'_>| {}).join().unwrap();
+    say(&format!("\nrank {} begins\n", ep.rank()));
+    loop {
+        ep.wait(None).unwrap();
+        ep.extract(usize::MAX).unwrap();
+    }
+}
+
+/// A program that joins those, and says why they refuse it.
+pub fn be_refused() {
+    let ep = Endpoint::builder().join().unwrap();
+    for rank in 0..ep.rank() {
+        let error = ep.send(rank, "greet", b"").unwrap_err();
+        let unknown = |why| matches!(why, Down::Refused(RefuseReason::UnknownRank));
+        assert!(matches!(error, Error::PeerGone(to, why) if to == rank && unknown(why)), "{error}");
+        say(&format!("\nrefused: {error}\n"));
+    }
     ep.close().unwrap();
 }
 

@@ -84,9 +84,14 @@ pub enum Refusal {
     Descriptors,
     /// It has no memory, or address space, left.
     Memory,
+    /// It was not told of the rank that dialled, which joined the job later.
+    UnknownRank,
     /// Anything else.
     Other,
 }
+
+/// The kind of the error that [`Refusal::UnknownRank`] becomes.
+const UNKNOWN_RANK: io::ErrorKind = io::ErrorKind::PermissionDenied;
 
 impl Refusal {
     /// What to tell a process that cannot be served because of `error`.
@@ -98,6 +103,11 @@ impl Refusal {
         }
     }
 
+    /// Whether an error is [`Refusal::UnknownRank`] of the peer.
+    pub fn is_unknown_rank(error: &io::Error) -> bool {
+        error.kind() == UNKNOWN_RANK
+    }
+
     /// Returns the bytes of a refusal, as long as a greeting; `prove` as in [`Greeting::to_bytes`].
     pub fn to_bytes(self, prove: impl FnOnce(&[u8]) -> [u8; 16]) -> [u8; GREETING_LEN] {
         let mut bytes = [0; GREETING_LEN];
@@ -106,6 +116,7 @@ impl Refusal {
             Refusal::Other => 0,
             Refusal::Descriptors => 1,
             Refusal::Memory => 2,
+            Refusal::UnknownRank => 3,
         };
         let proof = prove(&bytes[..PROVEN]);
         bytes[PROVEN..].copy_from_slice(&proof);
@@ -121,6 +132,7 @@ impl Refusal {
         Some(match bytes[4] {
             1 => Refusal::Descriptors,
             2 => Refusal::Memory,
+            3 => Refusal::UnknownRank,
             _ => Refusal::Other,
         })
     }
@@ -136,6 +148,7 @@ impl From<Refusal> for io::Error {
                 "the peer has no memory or address space left; raise its limits (ulimit -v, ulimit -m), or \
                  start fewer processes"
             }
+            Refusal::UnknownRank => return io::Error::new(UNKNOWN_RANK, "the peer does not know this rank"),
             Refusal::Other => "the peer could not map what was handed over; its log says why",
         };
         io::Error::new(io::ErrorKind::ConnectionRefused, why)
@@ -156,8 +169,9 @@ mod tests {
     #[test]
     fn refusals() {
         let prove = |bytes: &[u8]| [bytes.iter().fold(3, |all, byte| all ^ byte.rotate_left(1)); 16];
-        for refusal in [Refusal::Descriptors, Refusal::Memory, Refusal::Other] {
+        for refusal in [Refusal::Descriptors, Refusal::Memory, Refusal::UnknownRank, Refusal::Other] {
             let bytes = refusal.to_bytes(prove);
+            assert_eq!(Refusal::is_unknown_rank(&refusal.into()), refusal == Refusal::UnknownRank);
             assert_eq!(Refusal::parse(&bytes, prove), Some(refusal));
             assert_eq!(Greeting::parse(&bytes, prove), None);
             for i in 0..GREETING_LEN {

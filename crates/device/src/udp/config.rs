@@ -1,7 +1,7 @@
 //! The options of the UDP device.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
 /// How to open a UDP device. The default is a socket on loopback that uses everything the system offers.
@@ -10,12 +10,16 @@ use std::os::fd::OwnedFd;
 pub struct UdpConfig {
     /// The address to bind; port 0 lets the system choose one. Decides between IPv4 and IPv6.
     pub bind: SocketAddr,
+    /// This host's addresses that peers use, if the socket is bound to the unspecified address. The MTU of
+    /// their interfaces decides the largest frame.
+    pub addresses: Vec<IpAddr>,
     /// An inherited socket that is already bound; `bind` is ignored then.
     pub socket: Option<OwnedFd>,
     /// Slots to send from. Their memory is touched when they are used.
     pub tx_slots: usize,
     /// Payload bytes of a slot, and so the largest frame. The default is what the MTU of the interface with
-    /// the bound address allows, up to [`super::FRAME_CAP`]; 1,472 (Ethernet) if the address is unspecified.
+    /// the bound address allows, up to [`super::FRAME_CAP`]; of an unspecified address, those with
+    /// [`UdpConfig::addresses`], or 1,472 (Ethernet).
     pub slot_payload: Option<usize>,
     /// Use segmentation offload where available; `false` sends one message per frame.
     pub gso: bool,
@@ -52,6 +56,7 @@ impl Default for UdpConfig {
     fn default() -> UdpConfig {
         UdpConfig {
             bind: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            addresses: Vec::new(),
             socket: None,
             tx_slots: 2_048,
             slot_payload: None,

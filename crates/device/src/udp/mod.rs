@@ -131,7 +131,9 @@ impl Udp {
             Some(socket) => sys::adopt_socket(socket)?,
             None => sys::open_socket(config.bind)?,
         };
-        path::check_mtu(local.ip())?;
+        let addresses = Some(config.addresses).filter(|told| local.ip().is_unspecified() && !told.is_empty());
+        let addresses = addresses.unwrap_or_else(|| vec![local.ip()]);
+        addresses.iter().try_for_each(|address| path::check_mtu(*address))?;
         sys::set_buffers(socket.as_fd(), config.rcvbuf, config.sndbuf)?;
         if config.rcvbuf.is_none() {
             sys::widen_receive_buffer(socket.as_fd(), RECEIVE_BUFFER)?;
@@ -142,7 +144,9 @@ impl Udp {
             sys::set_busy_poll(socket.as_fd(), config.busy_poll_us)
         });
         let new_arena = || {
-            let frame = config.slot_payload.unwrap_or_else(|| path::slot_payload(local.ip()));
+            let frame = config.slot_payload.unwrap_or_else(|| {
+                addresses.iter().map(|address| path::slot_payload(*address)).max().unwrap_or_default()
+            });
             match config.packed {
                 Some(headers) if frame <= PACKED_MAX && frame > headers => {
                     Arena::packed(config.tx_slots, frame - headers, headers)

@@ -1,5 +1,7 @@
 //! The options of the AF_XDP device.
 
+use std::net::IpAddr;
+
 use super::headers::{Framing, Mac};
 use crate::sys::bpf::Addressee;
 use crate::udp::UdpConfig;
@@ -103,6 +105,9 @@ pub struct XdpConfig {
     /// The socket that owns the port, and the device for destinations that AF_XDP cannot reach. Its address
     /// determines the interface.
     pub udp: UdpConfig,
+    /// The address that determines the interface, if the socket is bound to the unspecified address. Frames
+    /// for other interfaces go through the socket.
+    pub address: Option<IpAddr>,
     /// The mode.
     pub mode: Mode,
     /// Who moves received frames.
@@ -153,6 +158,7 @@ impl Default for XdpConfig {
     fn default() -> XdpConfig {
         XdpConfig {
             udp: UdpConfig::default(),
+            address: None,
             mode: Mode::default(),
             receive: Receive::default(),
             framing: Framing::default(),

@@ -137,6 +137,10 @@ impl Xdp {
             }
             .map_err(|e| Unavailable::System(format!("cannot bind the port: {e}")))?;
             config.udp.socket = Some(socket);
+            let local = match config.address {
+                Some(address) if local.ip().is_unspecified() => SocketAddr::new(address, local.port()),
+                _ => local,
+            };
             let failed = |e| unavailable::system("a netlink socket", e);
             let notifications = Netlink::open(neighbour::GROUPS).map_err(failed)?;
             let mut routing = Routing::new(notifications, Netlink::open(0).map_err(failed)?);
@@ -162,13 +166,15 @@ impl Xdp {
         let by_completion = is_by_completion(&config, &point, &queues);
         let (rings, arena) = Rings::new(queues, numbers, memory, config.tx_ring, by_completion);
         let room = rings.queues.chunks_per_queue() * FRAME_CHARGE;
+        let ip = config.address.map_or(local.ip(), |_| config.udp.bind.ip());
+        let bind = SocketAddr::new(ip, local.port());
         let udp_config = UdpConfig { rcvbuf: config.udp.rcvbuf.or(Some(room)), ..config.udp };
         let config = XdpConfig { udp: UdpConfig::default(), ..config };
         // From here on only a lack of descriptors or memory can fail.
         let failed = |e: String| {
             Box::new(OpenError {
                 why: Unavailable::System(e),
-                udp: UdpConfig { bind: local, ..UdpConfig::default() },
+                udp: UdpConfig { bind, ..UdpConfig::default() },
             })
         };
         let udp = Udp::open_over(udp_config, Some(arena)).map_err(|e| failed(e.to_string()))?;

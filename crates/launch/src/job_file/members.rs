@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-use tautline_node::limits::MAX_PEERS;
+use tautline_node::limits::{MAX_ADDRESSES, MAX_PEERS};
 use tautline_node::{HostId, JoinError, Member};
 
 /// Finds the address of a host's name, or says why there is none.
@@ -17,24 +17,31 @@ const RESOLVE_EVERY: Duration = Duration::from_millis(250);
 pub(super) fn resolve(name: &str) -> Result<IpAddr, String> {
     let until = Instant::now() + RESOLVE_FOR;
     loop {
-        let why = match (name, 0).to_socket_addrs() {
-            Ok(mut found) => match found.next() {
-                Some(addr) => return Ok(addr.ip()),
-                None => "it has no address".to_owned(),
-            },
-            Err(error) => error.to_string(),
-        };
-        if Instant::now() >= until {
-            return Err(format!("no address of the host \"{name}\" was found for {RESOLVE_FOR:?}: {why}"));
+        match look_up(name) {
+            Ok(ip) => return Ok(ip),
+            Err(why) if Instant::now() >= until => {
+                let found = format!("no address of the host \"{name}\" was found for {RESOLVE_FOR:?}");
+                return Err(format!("{found}: {why}"));
+            }
+            Err(_) => std::thread::sleep(RESOLVE_EVERY),
         }
-        std::thread::sleep(RESOLVE_EVERY);
     }
+}
+
+/// Asks the system for the address of a name.
+pub(super) fn resolve_once(name: &str) -> Result<IpAddr, String> {
+    look_up(name).map_err(|why| format!("no address of the host \"{name}\" was found: {why}"))
+}
+
+fn look_up(name: &str) -> Result<IpAddr, String> {
+    let mut found = (name, 0).to_socket_addrs().map_err(|error| error.to_string())?;
+    found.next().map(|addr| addr.ip()).ok_or_else(|| "it has no address".to_owned())
 }
 
 /// Says what to write for an address that is valid on one interface only.
 const SCOPE: &str = "a link-local address wants the number of this host's interface behind it, as `ip link` shows it: [fe80::1%2]:7000 for the interface 2";
 
-/// Reads `RANK ADDRESS [HOST]`.
+/// Reads `RANK ADDRESSES [HOST]`.
 pub(super) fn parse_member(text: &str, expected: usize, resolve: &Resolve) -> Result<Member, JoinError> {
     let bad = |why: String| JoinError::Nonsense(format!("member \"{text}\": {why}"));
     let mut words = text.split_whitespace();
@@ -44,24 +51,25 @@ pub(super) fn parse_member(text: &str, expected: usize, resolve: &Resolve) -> Re
     if rank.parse() != Ok(expected) {
         return Err(bad(format!("expected rank {expected}; members are listed in order")));
     }
-    let member = Member::new(parse_address(addr, resolve).map_err(bad)?);
+    let member = Member::at(&parse_addresses(addr, resolve).map_err(bad)?).map_err(bad)?;
     match (words.next(), words.next()) {
         (None, _) => Ok(member),
         (Some(host), None) if host.len() == 16 && host.bytes().all(|b| b.is_ascii_hexdigit()) => {
             Ok(member.on_host(HostId(u64::from_str_radix(host, 16).expect("digits"))))
         }
-        _ => Err(bad("after the address there may be a host's number of 16 hexadecimal digits".into())),
+        _ => Err(bad("after the addresses there may be a host's number of 16 hexadecimal digits".into())),
     }
 }
 
-/// Reads `ADDRESS:PORT COUNT`: as many members at the ports from this one on.
+/// Reads `ADDRESSES COUNT`: as many members at the ports from this one on.
 pub(super) fn parse_host(text: &str, members: &mut Vec<Member>, resolve: &Resolve) -> Result<(), JoinError> {
     let bad = |why: String| JoinError::Nonsense(format!("host \"{text}\": {why}"));
     let (addr, count) = text
         .split_once(char::is_whitespace)
         .ok_or_else(|| bad("wants an address and how many members are there".into()))?;
     let count: u16 = count.trim().parse().map_err(|_| bad(format!("\"{count}\" is no count")))?;
-    let base = parse_address(addr, resolve).map_err(bad)?;
+    let addrs = parse_addresses(addr, resolve).map_err(bad)?;
+    let base = Member::at(&addrs).map_err(bad)?.addr;
     if count == 0 {
         return Err(bad("there is at least one member".into()));
     }
@@ -71,12 +79,22 @@ pub(super) fn parse_host(text: &str, members: &mut Vec<Member>, resolve: &Resolv
     if members.len() + usize::from(count) > MAX_PEERS {
         return Err(bad(format!("a job has at most {MAX_PEERS} members")));
     }
-    members.extend((0..count).map(|index| {
-        let mut addr = base;
-        addr.set_port(base.port() + index);
-        Member::new(addr)
-    }));
+    for port in (base.port()..=u16::MAX).take(usize::from(count)) {
+        let mut addrs = addrs.clone();
+        addrs.iter_mut().for_each(|addr| addr.set_port(port));
+        members.push(Member::at(&addrs).map_err(bad)?);
+    }
     Ok(())
+}
+
+/// Reads addresses with commas between them (J-28).
+fn parse_addresses(text: &str, resolve: &Resolve) -> Result<Vec<SocketAddr>, String> {
+    let addresses: Vec<_> = text.split(',').collect();
+    if addresses.len() > MAX_ADDRESSES {
+        // Before names are asked for.
+        return Err(format!("{} addresses are more than the {MAX_ADDRESSES} of a member", addresses.len()));
+    }
+    addresses.into_iter().map(|address| parse_address(address, resolve)).collect()
 }
 
 fn parse_address(text: &str, resolve: &Resolve) -> Result<SocketAddr, String> {
@@ -107,9 +125,9 @@ fn resolve_address(text: &str, resolve: &Resolve) -> Result<SocketAddr, String> 
     Ok(SocketAddr::new(resolve(name)?, port))
 }
 
-/// J-3: every member has an address of its own.
+/// J-3: every member has addresses of its own.
 pub(super) fn check_addresses(members: &[Member]) -> Result<(), JoinError> {
-    let mut addrs: Vec<_> = members.iter().map(|m| m.addr).collect();
+    let mut addrs: Vec<_> = members.iter().flat_map(Member::addresses).collect();
     addrs.sort_unstable();
     if let Some(addr) = addrs.iter().find(|a| a.port() == 0) {
         return Err(JoinError::Nonsense(format!(

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use tautline_node::link::JobKey;
 use tautline_node::wire::Security;
-use tautline_node::{DeviceName, HostId, Job, JoinError, Member, Rank};
+use tautline_node::{DeviceName, HostId, Job, JoinError, Member, Rank, join_addresses};
 
 use crate::secret_file::{NO_KEY, open, parse_key, read_and_erase};
 use crate::{JOB_FD, hex};
@@ -22,14 +22,26 @@ const HEADER: &str = "tautline-job 1";
 
 /// Reads a job file, which must belong to this process's user and be readable by nobody else (J-2).
 pub fn read(path: &Path) -> Result<Job, JoinError> {
+    read_with(path, &members::resolve)
+}
+
+fn read_with(path: &Path, resolve: &Resolve) -> Result<Job, JoinError> {
     let variable = |name: &str| std::env::var(name).ok();
-    let around = Surroundings { variable: &variable, resolve: &members::resolve };
+    let around = Surroundings { variable: &variable, resolve };
     let job = read_and_erase(open(path)?, |text| parse_in(text, &around))
         .map_err(|e| JoinError::Unreadable(format!("{}: {e}", path.display())))?;
     job.map_err(|error| match error {
         JoinError::Nonsense(why) => JoinError::Nonsense(format!("{}: {why}", path.display())),
         other => other,
     })
+}
+
+/// Says what is wrong with a job file, for diagnosis. Each name is asked for once.
+///
+/// # Errors
+/// As [`read`] would find, but for names that take a while to appear.
+pub fn check(path: &Path) -> Result<Job, JoinError> {
+    read_with(path, &members::resolve_once)
 }
 
 /// Takes over the inherited descriptor of this number and reads its job description.
@@ -133,7 +145,7 @@ pub fn describe(
 ) -> String {
     let mut text = format!("{HEADER}\nrank {rank}\nkey {}\n", hex::encode(key.bytes()));
     for (rank, member) in members.iter().enumerate() {
-        let _ = write!(text, "member {rank} {}", member.addr);
+        let _ = write!(text, "member {rank} {}", join_addresses(member.addresses()));
         if let Some(HostId(host)) = member.host {
             let _ = write!(text, " {host:016x}");
         }
@@ -213,6 +225,33 @@ mod tests {
         assert_eq!(read("1").unwrap().rank, 1);
         assert!(read("web-x").unwrap_err().to_string().contains("$POD"));
         assert!(read("3").unwrap_err().to_string().contains("not among"));
+    }
+
+    /// J-28: several addresses of a member read back as written, alone and of all members of a host.
+    #[test]
+    fn several_addresses() {
+        let addrs = ["10.0.0.2:7000", "10.1.0.2:7000"].map(|addr| addr.parse().unwrap());
+        let told = vec![Member::new("10.0.0.1:7000".parse().unwrap()), Member::at(&addrs).unwrap()];
+        let text = describe(0, &JobKey::new([1; 32]), &told, None, None, None);
+        assert!(text.contains("\nmember 1 10.0.0.2:7000,10.1.0.2:7000\n"), "{text}");
+        assert_eq!(*parse(&text).unwrap().members, told);
+        let text = text + "host 10.0.0.3:7000,10.1.0.3:7000 2\n";
+        let job = parse(&text).unwrap();
+        let read: Vec<_> = job.members.iter().map(|member| join_addresses(member.addresses())).collect();
+        assert_eq!(read[2..], ["10.0.0.3:7000,10.1.0.3:7000", "10.0.0.3:7001,10.1.0.3:7001"]);
+        let many: Vec<_> = (1..=9).map(|last| format!("10.2.0.{last}:7000")).collect();
+        for (addrs, word) in [
+            ("10.0.0.2:7000,10.0.0.2:7000", "there twice"),
+            ("10.0.0.2:7000,10.1.0.2:7001", "different ports"),
+            ("10.0.0.2:7000,[::1]:7000", "IP versions"),
+            ("10.0.0.2:7000,", "must look like"),
+            ("10.0.0.2:7000,10.0.0.1:7000", "two members"),
+            (&many.join(","), "9 addresses are more than the 8"),
+        ] {
+            let text = text.replace("10.0.0.2:7000,10.1.0.2:7000", addrs);
+            let error = parse(&text).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
     }
 
     /// J-3: an address may be scoped to an interface.

@@ -49,7 +49,7 @@ impl Node {
         drop(lanes);
         let joined = self.joined.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for (rank, member) in (self.job.size()..).zip(joined) {
-            lane.lock().peers.join(rank, member);
+            lane.lock().member_joined(rank, member);
         }
     }
 
@@ -64,7 +64,7 @@ impl Node {
         drop(joined);
         let lanes: Vec<_> = self.lock().iter().filter_map(Weak::upgrade).collect();
         for lane in lanes {
-            lane.lock().peers.join(rank, member.clone());
+            lane.lock().member_joined(rank, member.clone());
         }
         next
     }

@@ -1,5 +1,7 @@
 //! Opening channels: hellos out, handshake frames in, handler tables across.
 
+use std::net::SocketAddr;
+
 use tautline_device::{RouteId, Transport};
 use tautline_link::{ChannelIds, HandshakeFrame, HandshakeOutcome, Nanos};
 use tautline_wire::handshake::HANDSHAKE_LEN;
@@ -8,11 +10,20 @@ use tautline_wire::{Handshake, Kind};
 
 use super::Lane;
 use crate::channel::Port;
-use crate::limits::{MAX_HANDLERS, MAX_NAME};
+use crate::limits::{HELLOS_TO_ADDRESS, MAX_HANDLERS, MAX_NAME};
 use crate::membership::{HandlerNames, Peer, SHORT_ONLY};
-use crate::{Address, Down, Event, PeerState, Rank};
+use crate::{Address, Down, Event, Member, PeerState, Rank};
 
 impl Lane {
+    /// The job has one more rank.
+    pub(crate) fn member_joined(&mut self, rank: Rank, member: Member) {
+        if member.address_count() > 1 {
+            // J-28: as when the lane was opened.
+            self.port.device.want_sources(true);
+        }
+        self.peers.join(rank, member);
+    }
+
     /// Makes sure that a peer is there. False if the job has no such rank.
     pub(crate) fn add_peer(&mut self, rank: Rank) -> bool {
         let Lane { peers, port, config, .. } = self;
@@ -49,9 +60,10 @@ impl Lane {
         if self.peers.member(rank).channel.link.is_in_use() {
             return;
         }
-        if Address::from(rank).lane != 0 {
-            // H-13: the lane may have been closed, and opened at another port.
-            self.set_route(now, rank, 0);
+        if Address::from(rank).lane != 0 || self.peers.roster().address_count(rank) > 1 {
+            // H-13: the lane may have been closed, and opened at another port. J-28: the first address may
+            // be reached again.
+            self.set_route(now, rank, (0, 0));
         }
         let (peer, port) = self.channel(rank);
         peer.channel.link.peering.connect(now, fresh);
@@ -70,14 +82,34 @@ impl Lane {
         ChannelIds { epoch, channel }
     }
 
-    /// Handles a frame that is not of an established channel.
+    /// J-28: if the hellos to an address of a peer were not answered, its next address is tried. With another
+    /// epoch, so that a late answer does not count for the wrong address.
+    pub(super) fn try_next_address(&mut self, now: Nanos, rank: Rank) {
+        let peer = self.peers.member(rank);
+        let (unanswered, at) = (peer.channel.link.peering.unanswered_hellos(), peer.address);
+        let count = self.peers.roster().address_count(rank);
+        if unanswered < HELLOS_TO_ADDRESS || count == 1 {
+            return;
+        }
+        // An address that this node has no route to is passed over.
+        if (1..count).any(|step| self.set_route(now, rank, ((at + step) % count, 0))) {
+            let fresh = self.fresh(rank);
+            self.peers.member_mut(rank).channel.link.peering.restart_attempt(fresh);
+        }
+    }
+
+    /// Handles a frame that is not of an established channel, from this address of the network, if the device
+    /// tells it.
     #[cold]
-    pub(super) fn handle_handshake(&mut self, now: Nanos, bytes: &[u8]) {
+    pub(super) fn handle_handshake(&mut self, now: Nanos, bytes: &[u8], source: Option<SocketAddr>) {
         let Ok(shake) = Handshake::parse(bytes) else {
             self.counters.strays += 1;
             return;
         };
         let frame: &HandshakeFrame = bytes[..HANDSHAKE_LEN].try_into().expect("parse checked the length");
+        if self.peers.roster().is_unknown(frame, &shake) {
+            return self.refuse_unknown(now, &shake, source);
+        }
         let rank = Address::new(shake.from, shake.from_lane).into();
         // Only for another lane does a node get its own hello.
         let own = rank == self.rank && shake.to_lane == Address::from(self.rank).lane;
@@ -85,12 +117,17 @@ impl Lane {
             self.counters.forged_handshakes += 1;
             return;
         }
+        let current = self.peers.member(rank).address;
         let mut route = self.peers.member(rank).channel.link.route;
+        // H-6: of several addresses the answer goes to the one that the hello came from.
+        let address = self.peers.roster().address_from(rank, source).unwrap_or(current);
         if shake.kind == Kind::Hello {
-            if shake.from_lane != 0 {
+            if shake.from_lane != 0 || address != current {
                 // H-13: only the lane itself knows its port.
                 let Lane { peers, port, .. } = self;
-                let Ok(answer_to) = peers.route(&mut *port.device, rank, shake.port) else { return };
+                let lane_port = if shake.from_lane == 0 { 0 } else { shake.port };
+                let answer_to = peers.route(&mut *port.device, rank, address, lane_port);
+                let Ok(answer_to) = answer_to else { return };
                 route = answer_to;
             }
             if !self.secrets.limiter.admits(now, shake.epoch) {
@@ -114,6 +151,7 @@ impl Lane {
         }
         self.status.has_links = true;
         let fresh = self.fresh(rank);
+        let proven = self.note_proven_path(now, rank, &shake, route);
         if shake.kind == Kind::Hello && self.peers.size() > 2 {
             let credit = self.grants.first_credit(now);
             self.peers.member_mut(rank).channel.link.peering.set_first_credit(credit);
@@ -127,15 +165,34 @@ impl Lane {
                 self.port.send_bytes(route, &reply);
             }
             HandshakeOutcome::Welcome(reply) => {
-                self.peers.member_mut(rank).answered_at = (shake.from_lane != 0).then_some(route);
+                // A repeated hello without a cookie may be a replay, from elsewhere.
+                if proven {
+                    let moves = shake.from_lane != 0 || self.peers.roster().address_count(rank) > 1;
+                    self.peers.member_mut(rank).answered_at = moves.then_some((route, address));
+                }
                 self.port.send_bytes(route, &reply);
             }
-            HandshakeOutcome::Redirected(port) => self.set_route(now, rank, port),
+            HandshakeOutcome::Redirected(port) => drop(self.set_route(now, rank, (current, port))),
             HandshakeOutcome::Refused(reason) => self.teardown(rank, Down::Refused(reason)),
         }
         self.note_link(now, rank);
         let (peer, port) = self.channel(rank);
         peer.channel.mark_dirty(port);
+    }
+
+    /// J-23: a rank joined the job, and this process is not told of such. The job names no address for it.
+    fn refuse_unknown(&mut self, now: Nanos, hello: &Handshake, source: Option<SocketAddr>) {
+        if self.port.closed || !self.secrets.limiter.admits(now, hello.epoch) {
+            return;
+        }
+        let Some(source) = source else {
+            // The hello is repeated, and comes with its source then.
+            return self.port.device.want_sources(true);
+        };
+        let Lane { peers, port, .. } = self;
+        if let Some((route, refusal)) = peers.refuse_unknown(&mut *port.device, hello, source) {
+            port.send_bytes(route, &refusal);
+        }
     }
 
     /// H-13: a hello for another lane of this node is told where that lane is. True if it is for another
@@ -152,16 +209,32 @@ impl Lane {
         true
     }
 
-    /// Frames for a peer go to this port of its host from now on; to lane 0 of its rank if that is zero.
-    fn set_route(&mut self, now: Nanos, rank: Rank, port: u16) {
+    /// Frames for a peer go to this address of its rank and to this port from now on; to lane 0 if the port
+    /// is zero. False if there is no route.
+    fn set_route(&mut self, now: Nanos, rank: Rank, (address, port): (usize, u16)) -> bool {
         let Lane { peers, port: out, .. } = self;
-        let Ok(route) = peers.route(&mut *out.device, rank, port) else { return };
+        let Ok(route) = peers.route(&mut *out.device, rank, address, port) else { return false };
         let max_frame = out.device.max_frame(route);
-        let link = &mut peers.member_mut(rank).channel.link;
+        let peer = peers.member_mut(rank);
+        peer.address = address;
+        let link = &mut peer.channel.link;
         if link.route != route {
             link.route = route;
             link.peering.set_path_limit(now, max_frame);
         }
+        true
+    }
+
+    /// Whether a hello brings the cookie. The link that is opened for it then has the frames of the path to
+    /// where it came from, unless there is a link that goes on elsewhere.
+    fn note_proven_path(&mut self, now: Nanos, rank: Rank, hello: &Handshake, route: RouteId) -> bool {
+        let max_frame = self.port.device.max_frame(route);
+        let link = &mut self.peers.member_mut(rank).channel.link;
+        let proven = hello.kind == Kind::Hello && link.peering.is_proven(hello);
+        if proven && !link.is_live() && link.route != route {
+            link.peering.set_path_limit(now, max_frame);
+        }
+        proven
     }
 
     /// Announces this node's handlers on a link that has been opened (M-1).
@@ -179,9 +252,12 @@ impl Lane {
         let (peer, port) = self.channel(rank);
         peer.reset_channel(port);
         peer.incarnation += 1;
-        if let Some(route) = peer.answered_at.take() {
-            peer.channel.link.route = route;
+        if let Some((route, address)) = peer.answered_at.take() {
+            (peer.channel.link.route, peer.address) = (route, address);
         }
+        // Hellos of both sides may have gone different ways.
+        let max_frame = port.device.max_frame(peer.channel.link.route);
+        peer.channel.link.peering.set_path_limit(now, max_frame);
         if peer.state != PeerState::Up {
             peer.state = PeerState::Connecting;
             peer.connect_by = connect_by;
@@ -208,9 +284,22 @@ impl Lane {
             (Some(transport), _) => Some((transport.name(), device.transport_reason(route).to_owned())),
             (None, not_local) => not_local.map(|reason| ("udp", reason)),
         };
+        let told = match (told, self.address_in_use(rank)) {
+            (Some((device, reason)), Some(address)) => Some((device, format!("{reason}; {address}"))),
+            (None, Some(address)) => Some((device.name(), address)),
+            (told, None) => told,
+        };
         if let Some((device, reason)) = told {
             self.push_transport(rank, device, reason);
         }
+    }
+
+    /// Which of its addresses a peer is reached at; none if it has only one (J-28).
+    fn address_in_use(&self, rank: Rank) -> Option<String> {
+        let (roster, number) = (self.peers.roster(), self.peers.member(rank).address);
+        let count = roster.address_count(rank);
+        let address = roster.address(rank, number);
+        (count > 1).then(|| format!("at {address}, its address {} of {count}", number + 1))
     }
 
     /// Why a peer on this host is reached by datagram; none if it is on another host, or this node was told

@@ -1,8 +1,9 @@
 //! Peers on this host: opening channels through shared memory, taking frames out of their rings, and sleeping
 //! while they may send (N-12, N-13).
 
-use tautline_device::shm::{Greeting, Shm};
+use tautline_device::shm::{Greeting, Refusal, Shm};
 use tautline_link::{Death, Nanos};
+use tautline_wire::handshake::RefuseReason;
 use tautline_wire::record;
 
 use super::Lane;
@@ -455,6 +456,12 @@ impl Lane {
 
     fn accept(&mut self, now: Nanos, incoming: Box<dyn IncomingDial>, greeting: &Greeting) {
         let (me, from) = (self.rank, greeting.from);
+        if self.peers.roster().is_stranger(from)
+            && greeting.to == me
+            && let Some(discovery) = &self.local.discovery
+        {
+            return discovery.refuse_unknown(incoming);
+        }
         if greeting.to != me || from == me || self.port.closed || !self.add_peer(from) {
             return;
         }
@@ -492,6 +499,9 @@ impl Lane {
                 self.establish_shm(now, rank, *shm, (greeting.answers, &greeting));
             }
             Dialled::Mistaken => {}
+            Dialled::Failed(error) if Refusal::is_unknown_rank(&error) => {
+                self.teardown(rank, Down::Refused(RefuseReason::UnknownRank));
+            }
             // The peer went away, or would rather dial us.
             Dialled::Failed(error) if !only => {
                 let peer = self.peers.member_mut(rank);

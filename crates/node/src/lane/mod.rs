@@ -132,8 +132,8 @@ impl Lane {
         // L-40: so many heartbeats at a time that their answers fit the buffer.
         config.link.heartbeat_groups = (job.members.len() as u32 / 256).clamp(1, 64);
         let peers = Peers::new(job, lane, &mut *device, &config.link)?;
-        // H-6: answers go to the addresses of the job.
-        device.want_sources(false);
+        // H-6: answers go to the addresses of the job. Of several the source tells which.
+        device.want_sources(peers.roster().has_several_addresses());
         let (me, members) = (peers.me(), job.members.len());
         let mut secrets = Secrets::new(entropy);
         let mut lane = Lane {
@@ -313,6 +313,7 @@ impl Lane {
             let peering = &mut peer.channel.link.peering;
             if peering.next_deadline().is_some_and(|at| at <= now) {
                 peering.handle_timeout(now);
+                self.try_next_address(now, rank);
             }
             self.serve(now, rank);
         }

@@ -75,7 +75,7 @@ impl Lane {
         match Kind::of(bytes) {
             Ok(Kind::Data | Kind::Close) => {}
             Ok(_) => {
-                self.handle_handshake(now, batch.bytes(frame));
+                self.handle_handshake(now, batch.bytes(frame), batch.source(frame));
                 return None;
             }
             Err(_) => return self.note_stray(),

@@ -435,6 +435,11 @@ impl Discovery {
         incoming.accept(&answer, own, greeting.asymmetric && self.asymmetric)
     }
 
+    /// Refuses a rank that joined the job and that this process was not told of (J-23).
+    pub(crate) fn refuse_unknown(&self, incoming: Box<dyn IncomingDial>) {
+        incoming.refuse(&Refusal::UnknownRank.to_bytes(self.prove()));
+    }
+
     fn greeting(&self, hello: Hello, answers: u64, (pool, ring): (u32, u32)) -> Greeting {
         let Hello { from, to, epoch, window } = hello;
         let beacon = std::ptr::from_ref::<u64>(&self.beacon) as u64;

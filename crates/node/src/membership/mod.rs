@@ -14,6 +14,7 @@ pub(crate) use peer::Peer;
 pub use peer::{Liveness, PeerState};
 
 use std::io;
+use std::net::SocketAddr;
 
 use tautline_device::{Datagram, RouteId};
 use tautline_link::HandshakeFrame;
@@ -56,8 +57,8 @@ impl Peers {
         self.roster.size()
     }
 
-    /// Whether every other rank of the job is gone, and no other lane of this process is connected. Ranks that
-    /// were never used are not lost.
+    /// Whether every other rank of the job is gone, and no other lane of this process is connected. A rank
+    /// that was never used is not lost: it may still connect, and be what a program waits for.
     pub(crate) fn are_all_lost(&self) -> bool {
         let (own, size) = (self.me(), self.size());
         let me = Address::from(own).rank;
@@ -75,9 +76,9 @@ impl Peers {
         all && size > 1 && ranks_lost + 1 == size
     }
 
-    /// The job has one more rank; false if it cannot have this one.
-    pub(crate) fn join(&mut self, rank: Rank, member: Member) -> bool {
-        self.roster.join(rank, member)
+    /// The job has one more rank, if it can have this one.
+    pub(crate) fn join(&mut self, rank: Rank, member: Member) {
+        self.roster.join(rank, member);
     }
 
     /// The number of this lane.
@@ -85,9 +86,31 @@ impl Peers {
         self.roster.me()
     }
 
-    /// The route to a peer whose lane has this port; to lane 0 of its rank if that is zero.
-    pub(crate) fn route(&mut self, device: &mut dyn Datagram, rank: Rank, port: u16) -> io::Result<RouteId> {
-        self.roster.route(device, rank, port)
+    /// Who the peers may be, and where they are.
+    pub(crate) fn roster(&self) -> &Roster {
+        &self.roster
+    }
+
+    /// As [`Roster::refuse_unknown`].
+    pub(crate) fn refuse_unknown(
+        &mut self,
+        device: &mut dyn Datagram,
+        hello: &Handshake,
+        source: SocketAddr,
+    ) -> Option<(RouteId, HandshakeFrame)> {
+        self.roster.refuse_unknown(device, hello, source)
+    }
+
+    /// The route to a peer at the address of its rank with this number, whose lane has this port; to lane 0
+    /// if the port is zero.
+    pub(crate) fn route(
+        &mut self,
+        device: &mut dyn Datagram,
+        rank: Rank,
+        number: usize,
+        port: u16,
+    ) -> io::Result<RouteId> {
+        self.roster.route(device, rank, number, port)
     }
 
     /// Whether a handshake frame comes from a rank of the job, added or not.

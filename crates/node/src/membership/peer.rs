@@ -55,9 +55,11 @@ pub(crate) struct Peer {
     pub(crate) local: LocalHints,
     /// The process was started again, while the channel to its former life was still up.
     pub(crate) restarted: bool,
-    /// Where the hello came from that was answered last, if the peer is another lane than lane 0 of its rank
-    /// (H-13).
-    pub(crate) answered_at: Option<RouteId>,
+    /// The number of the address of its rank that frames go to (J-28).
+    pub(crate) address: usize,
+    /// Where the hello came from that was answered last, and the number of that address, if the peer is
+    /// another lane than lane 0 of its rank (H-13) or its rank has several addresses (J-28).
+    pub(crate) answered_at: Option<(RouteId, usize)>,
     liveness: Option<Arc<Liveness>>,
 }
 
@@ -88,6 +90,7 @@ impl Peer {
             announced: false,
             local,
             restarted: false,
+            address: 0,
             answered_at: None,
             liveness: None,
         }

@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use tautline_device::{Datagram, RouteId};
 use tautline_link::{Config, HandshakeFrame, JobKey, Peering, PeeringParams, Shared};
+use tautline_wire::Kind;
 use tautline_wire::handshake::Handshake;
 
 use super::{LocalHints, Peer};
 use crate::channel::{Channel, LinkChannel};
-use crate::limits::{MAX_PEERS, MAX_ROUTES};
+use crate::limits::{MAX_PEERS, MAX_REFUSED, MAX_ROUTES};
 use crate::{Address, Job, Member, Rank};
 
 /// What a lane knows of the job, and what it needs to make a peer of a lane elsewhere.
@@ -24,8 +25,12 @@ pub(crate) struct Roster {
     members: Arc<[Member]>,
     /// Those that joined the running job.
     joined: Vec<Member>,
-    /// The port of this lane, which peers cannot know; zero for lane 0.
+    /// The port of this lane, which peers cannot know; zero for lane 0, unless the rank joined the job.
     port: u16,
+    /// This process is told of ranks that join the job.
+    grows: bool,
+    /// Routes to ranks that were refused because this process was not told of them.
+    refused: usize,
     /// What all links share.
     shared: Arc<Shared>,
     routes: HashMap<SocketAddr, RouteId>,
@@ -40,7 +45,9 @@ impl Roster {
             job: job.key.job_id(),
             members: job.members.clone(),
             joined: Vec::new(),
-            port: if lane == 0 { 0 } else { own.port() },
+            port: if lane == 0 && job.is_first_member() { 0 } else { own.port() },
+            grows: job.may_grow,
+            refused: 0,
             shared: config.clone().into(),
             routes: HashMap::new(),
         }
@@ -56,14 +63,12 @@ impl Roster {
         (self.members.len() + self.joined.len()) as u32
     }
 
-    /// The job has one more rank, the next one. False if it is not the next, or cannot be reached from here.
-    pub(crate) fn join(&mut self, rank: Rank, member: Member) -> bool {
+    /// The job has one more rank, if it is the next one and can be reached from here.
+    pub(crate) fn join(&mut self, rank: Rank, member: Member) {
         let same_version = self.members[self.me.rank as usize].addr.is_ipv4() == member.addr.is_ipv4();
-        let next = rank == self.size() && (rank as usize) < MAX_PEERS && same_version;
-        if next {
+        if rank == self.size() && (rank as usize) < MAX_PEERS && same_version {
             self.joined.push(member);
         }
-        next
     }
 
     /// # Panics
@@ -78,6 +83,56 @@ impl Roster {
         handshake.job == self.job && handshake.from < self.size() && self.key.verify(bytes)
     }
 
+    /// Whether a hello is one of a rank that joined the job, which this process is not told of (J-23).
+    pub(crate) fn is_unknown(&self, bytes: &HandshakeFrame, hello: &Handshake) -> bool {
+        // Lane 0 speaks for the others, whose ports the rank does not know.
+        let for_us = hello.to == self.me.rank && [hello.to_lane, 0].contains(&self.me.lane);
+        let for_us = for_us && hello.port != 0;
+        let unknown = hello.kind == Kind::Hello && self.is_stranger(hello.from);
+        unknown && for_us && hello.job == self.job && self.key.verify(bytes)
+    }
+
+    /// Whether a peer is a lane of a rank that the job may have, and this process will not be told of.
+    pub(crate) fn is_stranger(&self, peer: Rank) -> bool {
+        !self.grows && Address::from(peer).rank >= self.size()
+    }
+
+    /// The refusal of such a hello, which came from this address, and the route to its sender; none if there
+    /// are too many.
+    pub(crate) fn refuse_unknown(
+        &mut self,
+        device: &mut dyn Datagram,
+        hello: &Handshake,
+        source: SocketAddr,
+    ) -> Option<(RouteId, HandshakeFrame)> {
+        let mut to = source;
+        to.set_port(hello.port);
+        let route = match self.routes.get(&to) {
+            Some(route) => *route,
+            None if self.refused < MAX_REFUSED => {
+                self.refused += 1;
+                self.add_route(device, to).ok()?
+            }
+            None => return None,
+        };
+        let mut params = self.params(Address::new(hello.from, hello.from_lane), device.max_frame(route));
+        params.lane = hello.to_lane;
+        Some((route, Peering::new(params, self.shared.clone()).refuse_unknown(hello)))
+    }
+
+    /// What a peering with a lane elsewhere is made of.
+    fn params(&self, peer: Address, max_frame: usize) -> PeeringParams {
+        PeeringParams {
+            key: self.key.clone(),
+            me: self.me.rank,
+            peer: peer.rank,
+            lane: self.me.lane,
+            peer_lane: peer.lane,
+            port: self.port,
+            max_frame,
+        }
+    }
+
     /// A peer that nothing is known of yet but its rank. Its first hello goes to lane 0 of that rank, which
     /// knows where the others are (H-13).
     pub(crate) fn peer(
@@ -87,16 +142,8 @@ impl Roster {
         rank: Rank,
     ) -> io::Result<Peer> {
         let Address { rank: process, lane } = rank.into();
-        let route = self.route(device, rank, 0)?;
-        let params = PeeringParams {
-            key: self.key.clone(),
-            me: self.me.rank,
-            peer: process,
-            lane: self.me.lane,
-            peer_lane: lane,
-            port: self.port,
-            max_frame: device.max_frame(route),
-        };
+        let route = self.route(device, rank, 0, 0)?;
+        let params = self.params(Address::new(process, lane), device.max_frame(route));
         let mut peering = Peering::new(params, self.shared.clone());
         // The device may accept them no longer, or again.
         peering.set_raw_frames(config.raw_frames);
@@ -111,15 +158,51 @@ impl Roster {
         Ok(Peer::new(rank, Channel::new(rank, link), local))
     }
 
-    /// The route to a peer whose lane has this port; to lane 0 of its rank if that is zero.
-    pub(crate) fn route(&mut self, device: &mut dyn Datagram, rank: Rank, port: u16) -> io::Result<RouteId> {
-        let mut to = self.member(Address::from(rank).rank).addr;
+    /// Whether another member has several addresses (J-28).
+    pub(crate) fn has_several_addresses(&self) -> bool {
+        let mut others = self.members.iter().enumerate().filter(|(rank, _)| *rank != self.me.rank as usize);
+        others.any(|(_, member)| member.address_count() > 1)
+    }
+
+    /// How many addresses the rank of a peer has.
+    pub(crate) fn address_count(&self, rank: Rank) -> usize {
+        self.member(Address::from(rank).rank).address_count()
+    }
+
+    /// One of the addresses of a peer's rank, by its number.
+    pub(crate) fn address(&self, rank: Rank, number: usize) -> SocketAddr {
+        let member = self.member(Address::from(rank).rank);
+        member.addresses().nth(number).unwrap_or(member.addr)
+    }
+
+    /// The number of the address of a peer's rank that a frame came from, if it is one of several. The port
+    /// does not tell: frames come from others than the bound one (D-33).
+    pub(crate) fn address_from(&self, rank: Rank, source: Option<SocketAddr>) -> Option<usize> {
+        let member = self.member(Address::from(rank).rank);
+        let source = source.filter(|_| member.address_count() > 1)?;
+        member.addresses().position(|addr| addr.ip() == source.ip())
+    }
+
+    /// The route to a peer at the address of its rank with this number, whose lane has this port; to lane 0
+    /// if the port is zero.
+    pub(crate) fn route(
+        &mut self,
+        device: &mut dyn Datagram,
+        rank: Rank,
+        number: usize,
+        port: u16,
+    ) -> io::Result<RouteId> {
+        let mut to = self.address(rank, number);
         if port != 0 {
             to.set_port(port);
         }
-        if let Some(route) = self.routes.get(&to) {
-            return Ok(*route);
+        match self.routes.get(&to) {
+            Some(route) => Ok(*route),
+            None => self.add_route(device, to),
         }
+    }
+
+    fn add_route(&mut self, device: &mut dyn Datagram, to: SocketAddr) -> io::Result<RouteId> {
         if self.routes.len() >= MAX_ROUTES {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }

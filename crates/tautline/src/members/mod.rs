@@ -34,15 +34,19 @@ fn pass_on(members: &Members, line: &str) -> Result<(), SendError> {
         "died" => members.ended(rank, Down::Reported),
         "left" => members.ended(rank, Down::Closed),
         "started" => members.started(rank),
-        "joined" => match words.next().map(str::parse) {
-            Some(Ok(addr)) => {
-                let host = words.next().and_then(|host| u64::from_str_radix(host, 16).ok()).map(HostId);
-                let mut member = Member::new(addr);
-                member.host = host;
+        "joined" => match words.next().and_then(parse_member) {
+            Some(mut member) => {
+                member.host = words.next().and_then(|host| u64::from_str_radix(host, 16).ok()).map(HostId);
                 members.joined(rank, &member)
             }
-            _ => Ok(()),
+            None => Ok(()),
         },
         _ => Ok(()),
     }
+}
+
+/// Reads the addresses of a member (J-28).
+fn parse_member(text: &str) -> Option<Member> {
+    let addrs = text.split(',').map(str::parse).collect::<Result<Vec<_>, _>>().ok()?;
+    Member::at(&addrs).ok()
 }

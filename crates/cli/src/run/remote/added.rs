@@ -1,15 +1,14 @@
 //! The agent's part when ranks join the running job (J-26, J-27): it prepares and starts those of its host,
 //! tells its processes of those elsewhere, and passes on what they ask for.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 
 use anyhow::{Context, Result, anyhow, bail};
-use tautline::{HostId, Member};
 use tautline_launch::host_id;
 
-use super::agent::{Agent, address, bind};
+use super::agent::{Agent, addresses, bind, member};
 use super::control::{Add, FromAgent, RankPlan};
 use crate::run::process::kill_all;
 use crate::run::{limits, lookup};
@@ -18,22 +17,22 @@ use crate::run::{limits, lookup};
 pub(super) struct Adding {
     add: Add,
     file: PathBuf,
-    sockets: Vec<UdpSocket>,
+    sockets: Vec<std::net::UdpSocket>,
 }
 
 impl Agent {
     /// Checks what can be checked before processes join, and tells the launcher where they will be.
     pub(super) fn prepare_added(&mut self, add: Add) {
         let request = add.request;
-        let prepared = || -> Result<(Adding, Vec<SocketAddr>, u64)> {
+        let prepared = || -> Result<(Adding, Vec<Vec<SocketAddr>>, u64)> {
             if !add.dir.is_dir() {
                 bail!("there is no directory {}\ngive another one: --wdir DIR", add.dir.display());
             }
             let program = add.words.first().context("there is no program")?;
             let file = lookup::find_in(&add.dir, program)?;
             limits::check_ranks(add.ranks.end)?;
-            let sockets = bind(address(&self.crew.prepared.plan)?, add.ranks.len())?;
-            let addrs = sockets.iter().map(UdpSocket::local_addr).collect::<Result<Vec<_>, _>>()?;
+            let bound = bind(&addresses(&self.crew.prepared.plan)?, add.ranks.len())?;
+            let (sockets, addrs) = bound.into_iter().unzip();
             Ok((Adding { add, file, sockets }, addrs, host_id()?.0))
         };
         match prepared() {
@@ -46,16 +45,17 @@ impl Agent {
     }
 
     /// A process joins the job, with the next rank.
-    pub(super) fn rank_joined(&mut self, addr: SocketAddr, host: u64) {
+    pub(super) fn rank_joined(&mut self, addrs: &[SocketAddr], host: u64) {
         let rank = self.crew.members.len();
-        self.crew.members.push(Member::new(addr).on_host(HostId(host)));
+        let Ok(member) = member(addrs, host) else { return };
+        self.crew.members.push(member);
         self.crew.joined += 1;
         self.joined.set(self.crew.joined);
         // Only the supervisor of an agent that was killed needs it.
         let _ = self.record.write_joined(self.crew.joined);
         for (index, notices) in self.notices.iter_mut().enumerate() {
             if self.alive.has(index) {
-                notices.tell_joined(rank, addr, Some(host));
+                notices.tell_joined(rank, addrs, Some(host));
             }
         }
     }

@@ -2,9 +2,10 @@
 //! when the launcher says so or is lost (J-17).
 
 use std::cell::Cell;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, ExitCode, Stdio};
@@ -85,6 +86,8 @@ pub(super) struct Prepared {
     pub(super) files: Vec<PathBuf>,
     /// None of a process that will not be started again.
     pub(super) sockets: Vec<Option<UdpSocket>>,
+    /// The addresses of those that are there when the job begins.
+    addrs: Vec<Vec<SocketAddr>>,
     security: Option<Security>,
     device: Option<DeviceName>,
 }
@@ -107,7 +110,7 @@ pub(super) struct Crew {
 impl Crew {
     /// Starts a process, counted on this host.
     fn start(&self, index: usize) -> Result<(Child, Notices)> {
-        let Prepared { plan, files, sockets, security, device } = &self.prepared;
+        let Prepared { plan, files, sockets, security, device, .. } = &self.prepared;
         let rank = &plan.ranks[index];
         let (security, device) = (*security, *device);
         let (env, control) = (&plan.env, self.control.as_deref());
@@ -164,7 +167,7 @@ pub fn serve_job(record: Record) -> Result<ExitCode> {
 fn serve(outbox: &Arc<Outbox>, sender: Sender<Event>, events: Receiver<Event>, record: Record) -> Result<()> {
     let Some(ToAgent::Prepare(plan)) = next_order(&events) else { return Ok(()) };
     let prepared = prepare(*plan)?;
-    let addrs = prepared.sockets.iter().flatten().map(UdpSocket::local_addr).collect::<Result<_, _>>()?;
+    let addrs = prepared.addrs.clone();
     outbox.push(FromAgent::Prepared { addrs, host: host_id()?.0 });
     let Some(ToAgent::Start(start)) = next_order(&events) else { return Ok(()) };
     let (mut agent, listeners) = Agent::start(prepared, &start, outbox, sender, events, record)?;
@@ -211,34 +214,46 @@ fn watch_signals(events: &Sender<Event>) {
 
 /// Checks everything that can be checked before something is started.
 fn prepare(plan: Prepare) -> Result<Prepared> {
-    enter(&plan.wdir)?;
-    let found = plan.ranks.iter().map(|rank| match rank.words.first() {
-        Some(program) => lookup::find(program),
-        None => bail!("rank {} has no program", rank.rank),
-    });
-    let files = found.collect::<Result<Vec<_>>>()?;
     limits::check_ranks(plan.size)?;
-    let sockets = bind(address(&plan)?, plan.ranks.len())?.into_iter().map(Some).collect();
+    enter(&plan.wdir)?;
+    let mut found = HashMap::new();
+    let mut files = Vec::with_capacity(plan.ranks.len());
+    for rank in &plan.ranks {
+        let Some(program) = rank.words.first() else { bail!("rank {} has no program", rank.rank) };
+        files.push(match found.entry(program) {
+            Entry::Occupied(file) => PathBuf::clone(file.get()),
+            Entry::Vacant(place) => place.insert(lookup::find(program)?).clone(),
+        });
+    }
+    let (sockets, addrs): (Vec<_>, _) = bind(&addresses(&plan)?, plan.ranks.len())?.into_iter().unzip();
+    let sockets = sockets.into_iter().map(Some).collect();
     let security = plan.security.as_deref().map(str::parse).transpose().map_err(anyhow::Error::msg)?;
     let device = plan.device.as_deref().map(str::parse).transpose().map_err(anyhow::Error::msg)?;
-    Ok(Prepared { plan, files, sockets, security, device })
+    Ok(Prepared { plan, files, sockets, addrs, security, device })
 }
 
-/// Sockets for this many processes.
-pub(super) fn bind(ip: IpAddr, count: usize) -> Result<Vec<UdpSocket>> {
-    let bound = (0..count).map(|_| UdpSocket::bind((ip, 0))).collect::<Result<Vec<_>, _>>();
-    bound.with_context(|| format!("cannot bind UDP sockets on {ip}\nthe reason was"))
+/// Sockets for this many processes, with their addresses.
+pub(super) fn bind(ips: &[IpAddr], count: usize) -> Result<Vec<(UdpSocket, Vec<SocketAddr>)>> {
+    let bound = tautline_launch::bind(ips, count);
+    bound.with_context(|| format!("cannot bind UDP sockets on {}\nthe reason was", ips[0]))
 }
 
-/// The address that was asked for, or the one that ssh connected to, or that of the default route.
-pub(super) fn address(plan: &Prepare) -> Result<IpAddr> {
+/// The addresses that were asked for, or the one that ssh connected to, or that of the default route.
+pub(super) fn addresses(plan: &Prepare) -> Result<Vec<IpAddr>> {
     if plan.interface.is_some() {
         return Ok(announced(plan.interface.as_deref())?);
     }
     let connection = std::env::var("SSH_CONNECTION").unwrap_or_default();
     let reached = connection.split_whitespace().nth(2).and_then(|ip| ip.parse().ok());
     let usable = reached.filter(|ip: &IpAddr| !(plan.several_hosts && ip.is_loopback()));
-    usable.map_or_else(|| Ok(announced(None)?), Ok)
+    usable.map_or_else(|| Ok(announced(None)?), |ip| Ok(vec![ip]))
+}
+
+/// A member at these addresses, on this host.
+pub(super) fn member(addrs: &[SocketAddr], host: u64) -> Result<Member> {
+    let member =
+        Member::at(addrs).map_err(anyhow::Error::msg).context("the launcher sent no valid member")?;
+    Ok(member.on_host(HostId(host)))
 }
 
 impl Agent {
@@ -251,8 +266,8 @@ impl Agent {
         mut record: Record,
     ) -> Result<(Agent, ListenerCleanup)> {
         let key: JobKey = parse_key(&start.key).context("the launcher sent no valid key")?;
-        let members: Vec<Member> =
-            start.members.iter().map(|(addr, host)| Member::new(*addr).on_host(HostId(*host))).collect();
+        let members = start.members.iter().map(|(addrs, host)| member(addrs, *host));
+        let members = members.collect::<Result<Vec<_>>>()?;
         leftovers::adopt()?;
         let first = members.len().saturating_sub(start.joined as usize);
         let joined = Rc::new(Cell::new(start.joined));
@@ -414,7 +429,7 @@ impl Agent {
             Event::Said(ToAgent::Restart(rank)) => self.start_again(rank),
             Event::Said(ToAgent::NoRestart) => self.restarts = false,
             Event::Said(ToAgent::Add(add)) => self.prepare_added(*add),
-            Event::Said(ToAgent::Joined(addr, host)) => self.rank_joined(addr, host),
+            Event::Said(ToAgent::Joined(addrs, host)) => self.rank_joined(&addrs, host),
             Event::Said(ToAgent::StartAdded(request, start)) => self.start_added(request, start),
             Event::Said(ToAgent::SignalRank(rank, number)) => {
                 if let (Some(index), Some(signal)) = (self.crew.index(rank), Signal::from_named_raw(number)) {

@@ -65,7 +65,7 @@ pub struct Start {
     /// In hexadecimal digits.
     pub key: String,
     /// Addresses and hosts, by rank.
-    pub members: Vec<(SocketAddr, u64)>,
+    pub members: Vec<(Vec<SocketAddr>, u64)>,
     /// How many of them joined the running job.
     pub joined: u32,
 }
@@ -102,8 +102,8 @@ pub enum ToAgent {
     NoRestart,
     /// Prepare the start of processes that join the job.
     Add(Box<Add>),
-    /// A process joins the job, the next one, at this address and on this host: tell all others.
-    Joined(SocketAddr, u64),
+    /// A process joins the job, the next one, at these addresses and on this host: tell all others.
+    Joined(Vec<SocketAddr>, u64),
     /// Start what was prepared for the request of this number, or forget it.
     StartAdded(u64, bool),
     /// Send a signal to one process.
@@ -125,7 +125,7 @@ pub enum FromAgent {
     Alive,
     /// The sockets of the processes are bound to these addresses, on the host of this number.
     Prepared {
-        addrs: Vec<SocketAddr>,
+        addrs: Vec<Vec<SocketAddr>>,
         host: u64,
     },
     /// Something is wrong on this host; nothing was started.
@@ -148,7 +148,7 @@ pub enum FromAgent {
     /// What the request of this number asks for can be started, at these addresses.
     Added {
         request: u64,
-        addrs: Vec<SocketAddr>,
+        addrs: Vec<Vec<SocketAddr>>,
         host: u64,
     },
     /// It cannot.
@@ -181,7 +181,7 @@ impl Message for ToAgent {
             ToAgent::Restart(rank) => (6, rank.to_le_bytes().to_vec()),
             ToAgent::NoRestart => (7, Vec::new()),
             ToAgent::Add(add) => (8, json(add)),
-            ToAgent::Joined(addr, host) => (9, json(&(addr, host))),
+            ToAgent::Joined(addrs, host) => (9, json(&(addrs, host))),
             ToAgent::StartAdded(request, start) => (10, json(&(request, start))),
             ToAgent::SignalRank(rank, signal) => (11, json(&(rank, signal))),
             ToAgent::Answer(id, answer) => (12, json(&(id, answer))),
@@ -204,8 +204,8 @@ impl Message for ToAgent {
             7 => ToAgent::NoRestart,
             8 => ToAgent::Add(serde_json::from_slice(&body).ok()?),
             9 => {
-                let (addr, host) = serde_json::from_slice(&body).ok()?;
-                ToAgent::Joined(addr, host)
+                let (addrs, host) = serde_json::from_slice(&body).ok()?;
+                ToAgent::Joined(addrs, host)
             }
             10 => {
                 let (request, start) = serde_json::from_slice(&body).ok()?;
@@ -349,11 +349,14 @@ mod tests {
     fn messages_read_back_as_written() {
         let mut bytes = Vec::new();
         let sent = [
-            FromAgent::Prepared { addrs: vec!["10.0.0.1:7000".parse().unwrap()], host: u64::MAX },
+            FromAgent::Prepared {
+                addrs: vec![["10.0.0.1:7000", "10.1.0.1:7000"].map(|addr| addr.parse().unwrap()).to_vec()],
+                host: u64::MAX,
+            },
             FromAgent::Output { rank: 7, stream: Stream::Err, bytes: vec![0, 255] },
             FromAgent::Exited { rank: 1, status: -1 },
             FromAgent::Done { left: vec![3] },
-            FromAgent::Added { request: 3, addrs: vec!["[::1]:7".parse().unwrap()], host: 9 },
+            FromAgent::Added { request: 3, addrs: vec![vec!["[::1]:7".parse().unwrap()]], host: 9 },
             FromAgent::NotAdded(u64::MAX, "why".into()),
             FromAgent::Asked(7, vec![0, 1]),
             FromAgent::OutputEnded(u32::MAX),
@@ -371,7 +374,7 @@ mod tests {
             Add { request: 7, ranks: 3..5, words, dir: "/".into(), env: vec![("A".into(), "1".into())] };
         for order in [
             ToAgent::Add(Box::new(add)),
-            ToAgent::Joined("10.0.0.1:7000".parse().unwrap(), 1),
+            ToAgent::Joined(vec!["10.0.0.1:7000".parse().unwrap()], 1),
             ToAgent::StartAdded(7, true),
             ToAgent::StartAdded(u64::MAX, false),
             ToAgent::SignalRank(7, 15),

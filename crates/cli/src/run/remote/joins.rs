@@ -256,11 +256,11 @@ impl Watch<'_> {
     }
 
     /// An agent is prepared.
-    pub(super) fn join_prepared(&mut self, host: usize, addrs: Vec<SocketAddr>, id: u64) {
+    pub(super) fn join_prepared(&mut self, host: usize, addrs: Vec<Vec<SocketAddr>>, id: u64) {
         let Some(Joining { parts, .. }) = &mut self.joins.current else { return };
         let Some(part) = parts.iter_mut().find(|part| part.host == host) else { return };
         if addrs.len() == part.ranks.len() {
-            part.members = Some(addrs.into_iter().map(|addr| (addr, id)).collect());
+            part.members = Some(addrs.into_iter().map(|addrs| (addrs, id)).collect());
         }
         if parts.iter().all(|part| part.members.is_some()) {
             match self.start_joining() {
@@ -284,9 +284,11 @@ impl Watch<'_> {
             bail!("the job is ending");
         }
         let mut members = self.job.members.clone();
-        members.extend(parts.iter().filter_map(|part| part.members.as_ref()).flatten());
-        let version = members[0].0.is_ipv4();
-        if let Some((addr, _)) = members.iter().find(|(addr, _)| addr.is_ipv4() != version) {
+        members.extend(parts.iter().filter_map(|part| part.members.as_ref()).flatten().cloned());
+        // A member has addresses of one version.
+        let mut firsts = members.iter().filter_map(|(addrs, _)| addrs.first());
+        let version = firsts.next().is_some_and(SocketAddr::is_ipv4);
+        if let Some(addr) = firsts.find(|addr| addr.is_ipv4() != version) {
             bail!(
                 "the members of the job cannot reach {}: it is of another IP version\nrun the job with --interface",
                 addr.ip()
@@ -304,8 +306,8 @@ impl Watch<'_> {
         }
         let Some(Joining { number, asked, parts, .. }) = self.joins.current.take() else { return Ok(()) };
         let first = self.job.members.len();
-        for (addr, host) in &members[first..] {
-            self.running().for_each(|connection| connection.say(ToAgent::Joined(*addr, *host)));
+        for (addrs, host) in &members[first..] {
+            self.running().for_each(|connection| connection.say(ToAgent::Joined(addrs.clone(), *host)));
         }
         self.job.members = members;
         self.follow(first..self.job.members.len(), &asked, asked.streams.as_ref());

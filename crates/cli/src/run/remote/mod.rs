@@ -131,8 +131,8 @@ struct Job<'a> {
     agent: PathBuf,
 }
 
-/// An address and a host's number, by rank.
-type Members = Vec<(std::net::SocketAddr, u64)>;
+/// Addresses and a host's number, by rank.
+type Members = Vec<(Vec<std::net::SocketAddr>, u64)>;
 
 impl Job<'_> {
     /// Starts the agent of a host, the next one.
@@ -171,7 +171,7 @@ impl Job<'_> {
                 Event::Said(FromAgent::Prepared { addrs, host: id })
                     if addrs.len() == self.ranks[host].len() =>
                 {
-                    members[host] = Some(addrs.into_iter().map(|addr| (addr, id)).collect());
+                    members[host] = Some(addrs.into_iter().map(|addrs| (addrs, id)).collect());
                 }
                 Event::Said(FromAgent::Refused(why)) => {
                     wrong[host] = Some(format!("on the host {}: {why}", self.connections[host].name));
@@ -239,10 +239,13 @@ impl Job<'_> {
     /// Other hosts cannot reach a loopback address.
     fn check_addresses(&self, members: &Members) -> Result<()> {
         for (connection, ranks) in self.connections.iter().zip(&self.ranks) {
-            let Some((addr, host)) = ranks.first().map(|rank| members[*rank]) else { continue };
-            if addr.ip().is_loopback() && members.iter().any(|(_, other)| *other != host) {
+            let Some((addrs, host)) = ranks.first().map(|rank| &members[*rank]) else { continue };
+            let loopback = addrs.iter().find(|addr| addr.ip().is_loopback());
+            if let Some(addr) = loopback
+                && members.iter().any(|(_, other)| other != host)
+            {
                 bail!(
-                    "the host {} has only the address {}, which others cannot reach\nname one of its interfaces: --interface",
+                    "the host {} announces the address {}, which others cannot reach\nname one of its interfaces: --interface",
                     connection.name,
                     addr.ip()
                 );

@@ -1,5 +1,7 @@
 //! Opening channels.
 
+use tautline_wire::Handshake;
+
 use super::*;
 use crate::limits::MAX_HANDLERS;
 
@@ -313,4 +315,44 @@ fn members_of_another_ip_version_are_refused() {
     Arc::make_mut(&mut job.members)[1].addr = "[::1]:7000".parse().unwrap();
     let refused = Lane::new(&job, 0, Config::default(), Box::new(wire), [9; 32], Vec::new()).unwrap_err();
     assert!(refused.to_string().contains("[::1]:7000"), "{refused}");
+}
+
+/// J-28: three hellos go to each address of a peer, in turn, with an epoch for each. An answer to one that
+/// went to a former address does not count. The event names the address that was reached.
+#[test]
+fn addresses_are_tried_in_turn() {
+    let addrs: Vec<_> = (0..3).map(|net| SocketAddr::from(([10, 0, net, 2], 2))).collect();
+    let mut pair = Pair::with(|job, _| {
+        Arc::make_mut(&mut job.members)[1] = Member::at(&addrs).unwrap();
+    });
+    pair.lanes[0].connect(pair.now, 1);
+    let mut sent: Vec<(usize, u64, Vec<u8>)> = Vec::new();
+    while sent.len() < 14 {
+        pair.now = pair.now.max(pair.lanes[0].next_deadline().unwrap());
+        pair.poll(0);
+        let address = pair.lanes[0].peers.member(1).address;
+        let hellos = pair.intercept(1).into_iter();
+        sent.extend(hellos.map(|hello| (address, Handshake::parse(&hello).unwrap().epoch, hello)));
+    }
+    let tried: Vec<_> = sent.iter().map(|(address, ..)| *address).collect();
+    assert_eq!(tried, [0, 0, 0, 1, 1, 1, 2, 2, 2, 0, 0, 0, 1, 1]);
+    for (round, attempt) in sent.chunks(3).enumerate() {
+        assert!(attempt.iter().all(|(_, epoch, _)| *epoch == attempt[0].1), "one epoch for an address");
+        assert!(sent[..3 * round].iter().all(|(_, epoch, _)| *epoch != attempt[0].1), "another for the next");
+    }
+    let answer = |pair: &mut Pair, hello: &[u8]| {
+        pair.inject(1, [hello.to_vec()]);
+        pair.poll(1);
+        pair.poll(0);
+        pair.lanes[0].peers.member(1).channel.link.peering.unanswered_hellos()
+    };
+    assert_eq!(answer(&mut pair, &sent[2].2), 2, "a late answer does not count");
+    assert_eq!(answer(&mut pair, &sent[13].2), 1, "an answer leads to the next hello at once");
+    pair.settle();
+    assert_eq!([pair.state(0), pair.state(1)], [PeerState::Up; 2]);
+    let told = std::iter::from_fn(|| pair.lanes[0].poll_event()).find_map(|event| match event {
+        Event::Transport { peer: 1, device: "wire", reason } => Some(reason),
+        _ => None,
+    });
+    assert_eq!(told.as_deref(), Some("at 10.0.1.2:2, its address 2 of 3"));
 }
