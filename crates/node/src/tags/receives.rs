@@ -80,9 +80,13 @@ impl Tags {
         len: usize,
         word: impl Fn(usize) -> u64,
     ) -> Option<Result<Status, Failure>> {
-        let status = self.take_whole(from, pattern, [word(0), word(1)], (len, LINE_DATA))?;
-        room.write_words(status.len as usize, |at| word(EAGER_HEAD / 8 + at));
-        Some(in_room(status, room.len()))
+        let (context, tag, bytes) = whole_message([word(0), word(1)], len)?;
+        if bytes > LINE_DATA {
+            return None;
+        }
+        self.take_whole(from, pattern, (context, tag), bytes as u64)?;
+        room.write_words(bytes, |at| word(EAGER_HEAD / 8 + at));
+        Some(in_room(Status { source: from.rank, tag, len: bytes as u64 }, room.len()))
     }
 
     /// As [`Tags::take_line`], with a frame that is longer than a line and starts with `words`. `take` takes it
@@ -96,22 +100,21 @@ impl Tags {
         take: impl FnOnce(&mut [u8]),
     ) -> Option<Result<Status, Failure>> {
         let out = room.as_piece()?;
-        let status = self.take_whole(from, pattern, [words[0], words[1]], (len, usize::MAX))?;
-        copy_frame(out, status.len as usize, words, take);
-        Some(in_room(status, room.len()))
+        let (context, tag, bytes) = whole_message([words[0], words[1]], len)?;
+        self.take_whole(from, pattern, (context, tag), bytes as u64)?;
+        copy_frame(out, bytes, words, take);
+        Some(in_room(Status { source: from.rank, tag, len: bytes as u64 }, room.len()))
     }
 
-    /// Charges a frame of `len` bytes that starts with two words, if it is a whole message of up to `longest`
-    /// bytes that the pattern takes.
+    /// Charges a whole message, if the pattern takes it. None, with nothing done, otherwise.
     #[inline(always)]
     fn take_whole(
         &mut self,
         from: PeerId,
         pattern: &Pattern,
-        words: [u64; 2],
-        (len, longest): (usize, usize),
-    ) -> Option<Status> {
-        let (context, tag, bytes) = whole_message(words, len)?;
+        (context, tag): (u32, u32),
+        len: u64,
+    ) -> Option<()> {
         let key = Key { context, source: from.rank, tag };
         let Some(peer) = self.peers.used_mut(from.rank) else {
             // The next one is taken.
@@ -119,15 +122,13 @@ impl Tags {
             return None;
         };
         // What exceeds the credit is for the usual way to judge.
-        if !pattern.takes(key) || bytes > longest || !peer.has_credit_for(bytes as u64) {
+        if !pattern.takes(key) || !peer.has_credit_for(len) {
             return None;
         }
-        let status = Status { source: from.rank, tag, len: bytes as u64 };
-        let tell = peer.charge(status.len) && peer.give_credit(status.len);
-        if tell {
+        if peer.charge(len) && peer.give_credit(len) {
             self.mark_busy(from.rank);
         }
-        Some(status)
+        Some(())
     }
 
     /// Takes the buffer, and leaves it if there is an error.

@@ -383,7 +383,7 @@ fn a_long_frame_is_taken_or_left_to_the_queues() {
     let mut tags = Tags::new(1, 1 << 16);
     tags.peer_up(peer);
     // What a receive returns, and how many bytes were taken from the ring, if any were.
-    let mut take = |tags: &mut Tags, pattern: &Pattern, buffer: &mut Buffer, len: usize| {
+    let take = |tags: &mut Tags, pattern: &Pattern, buffer: &mut Buffer, len: usize| {
         let mut taken = None;
         let result = tags.take_frame(peer, (pattern, buffer), (len, &words), |out| {
             out.copy_from_slice(&rest[..out.len()]);
