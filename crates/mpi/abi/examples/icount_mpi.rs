@@ -2,8 +2,8 @@
 //! process, which share memory. Each has a copy of the library, with variables of its own, so that one thread
 //! can be both ranks and nobody waits.
 //!
-//! `icount_mpi mpi-8 N` passes N messages of 8 bytes, in turns, `mpi-64` messages of 64 bytes; `mpi-threads`: 8
-//! bytes by two threads in turn. `cargo xtask icount` counts the instructions of the two functions for two
+//! `icount_mpi mpi-8 N` passes N messages of 8 bytes, in turns, `mpi-64` messages of 64 bytes; `mpi-threads`:
+//! 8 bytes by two threads in turn. `cargo xtask icount` counts the instructions of the two functions for two
 //! different N and divides the difference. `icount_mpi SCENARIO N time` prints nanoseconds.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 

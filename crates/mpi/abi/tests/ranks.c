@@ -364,7 +364,7 @@ static void grid(void) {
   OK(MPI_Comm_free(&cart));
 }
 
-/* All lengths that take up to four lines and some bytes, then some around that of the longest in one frame. */
+/* All lengths that take up to four lines and some bytes, then some around the longest that fits a frame. */
 enum { IN_LINES = 240, LONGEST = 40000 };
 static const int longer[] = {999, 1000, 4096, 16366, 16367, 16368, 16369, 16384, 16385, LONGEST};
 enum { LENGTHS = IN_LINES + 1 + sizeof longer / sizeof *longer };
@@ -417,8 +417,8 @@ static void exchanged_messages(void) {
     int before = open && rank == 0 ? MPI_PROC_NULL : (rank + size - 1) % size;
     for (int i = 0; i < len; i++) out[i] = (unsigned char)(rank + at + i);
     memset(in, 0xee, sizeof in);
-    int code = MPI_Sendrecv(out, len, MPI_BYTE, next, at, in, room, MPI_BYTE, before, at % 3 ? at : MPI_ANY_TAG,
-                            MPI_COMM_WORLD, &status);
+    int code = MPI_Sendrecv(out, len, MPI_BYTE, next, at, in, room, MPI_BYTE, before,
+                            at % 3 ? at : MPI_ANY_TAG, MPI_COMM_WORLD, &status);
     OK(MPI_Error_class(code, &class));
     OK(MPI_Get_count(&status, MPI_BYTE, &count));
     CHECK(status.MPI_SOURCE == before);
