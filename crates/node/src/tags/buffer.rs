@@ -70,8 +70,8 @@ impl Room for Buffer {
     }
 }
 
-/// Writes the first bytes of a message, at most [`LINE_DATA`], which are given as words; those for which there
-/// is no room are dropped.
+/// Writes the first bytes of a message, at most [`LINE_DATA`], which are given as words; those for which
+/// there is no room are dropped.
 #[inline(always)]
 pub(super) fn write_words(out: &mut [u8], len: usize, word: impl Fn(usize) -> u64) {
     let len = len.min(out.len());

@@ -89,8 +89,8 @@ impl Tags {
         Some(in_room(Status { source: from.rank, tag, len: bytes as u64 }, room.len()))
     }
 
-    /// As [`Tags::take_line`], with a frame that is longer than a line and starts with `words`. `take` takes it
-    /// out of the ring, and copies as many of the bytes behind these words as it is given room for.
+    /// As [`Tags::take_line`], with a frame that is longer than a line and starts with `words`. `take` takes
+    /// it out of the ring, and copies as many of the bytes behind these words as it is given room for.
     #[inline]
     pub(crate) fn take_frame(
         &mut self,
