@@ -103,7 +103,7 @@ static EXAMPLES: [Example; 3] = [
         package: "tautline-mpi-abi",
         folder: "mpi/abi",
         name: "icount_mpi",
-        scenarios: &["mpi-8", "mpi-threads"],
+        scenarios: &["mpi-8", "mpi-64", "mpi-threads"],
         // A copy of the library for each of two ranks. Their watchdogs do not count.
         objects: &["icount_mpi.0.so", "icount_mpi.1.so"],
         functions: &["MPI_Send", "MPI_Recv"],

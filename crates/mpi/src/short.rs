@@ -1,6 +1,6 @@
-//! Short messages in the usual case: `MPI_Send` and `MPI_Recv` of a message that lies in memory as it is
-//! packed, to or from a named rank of `MPI_COMM_WORLD`, while calls are not traced. Everything else, and
-//! every error in the arguments, is left to [`api`].
+//! Messages that fit one frame, in the usual case: `MPI_Send` and `MPI_Recv` of a message that lies in memory
+//! as it is packed, to or from a named rank of `MPI_COMM_WORLD`, while calls are not traced. Everything else,
+//! and every error in the arguments, is left to [`api`].
 //!
 //! This code is copied into the exported functions: it has no calls in the common case.
 
@@ -67,8 +67,8 @@ pub(crate) fn takes_receives(comm: Comm) -> bool {
     comm == c::COMM_WORLD && !waiting::may_have_others()
 }
 
-/// `MPI_Recv` of a short message from a named source that is here, or comes within a moment, in the usual
-/// case. None, with nothing done, otherwise.
+/// `MPI_Recv` of a message that fits one frame, from a named source, and is here or comes within a moment, in
+/// the usual case. None, with nothing done, otherwise.
 #[inline(always)]
 pub unsafe fn recv(
     buf: Ptr,

@@ -107,6 +107,10 @@ impl FakeWriter {
 }
 
 impl RecordWriter for FakeWriter {
+    fn write_long<const N: usize>(&mut self, _: [u64; N], _: &[u8]) -> Option<bool> {
+        None
+    }
+
     fn write_line<const N: usize>(&mut self, _: [u64; N], _: &[u8]) -> bool {
         false
     }

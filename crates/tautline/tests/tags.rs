@@ -216,8 +216,15 @@ fn short_messages_equal_a_list() {
             // Both ranks draw the same messages; the second also draws how it receives them.
             let (mut draw, mut choose) = (numbers(1), numbers(2));
             for round in 0..MESSAGES / ROUND {
-                let messages: Vec<(u32, Vec<u8>)> =
-                    (0..ROUND).map(|at| (draw(3), content(round * ROUND + at, draw(50) as usize))).collect();
+                // Most fit a line, some a few lines, some a frame, and few do not.
+                let mut len = || match draw(32) {
+                    0 => draw(20_000),
+                    1..8 => draw(300),
+                    _ => draw(50),
+                };
+                let lens: Vec<u32> = (0..ROUND).map(|_| len()).collect();
+                let message = |(at, len): (u32, u32)| (draw(3), content(round * ROUND + at, len as usize));
+                let messages: Vec<(u32, Vec<u8>)> = (0..).zip(lens).map(message).collect();
                 if ep.rank() == 0 {
                     messages.iter().for_each(|(tag, bytes)| tags.send(1, *tag, bytes).unwrap());
                     tags.receive(1, 9, &mut Vec::new()).unwrap();

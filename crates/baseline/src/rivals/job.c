@@ -110,6 +110,17 @@ static uint64_t ping_pong(int other, uint64_t count) {
   return median;
 }
 
+/* One step of the grid. A function of its own, at an aligned address: inlined, its loop took up to a third
+ * longer with one MPI's header than with another's, whose handles have other types: the code differs. */
+static __attribute__((noinline, aligned(64))) void relax(const uint32_t *old, uint32_t *new, int rows,
+                                                         size_t row) {
+  for (int r = 1; r <= rows; r++) {
+    const uint32_t *above = old + (r - 1) * row, *here = old + r * row, *below = old + (r + 1) * row;
+    uint32_t *to = new + r * row;
+    for (int c = 1; c <= SIDE; c++) to[c] = (above[c] + below[c] + here[c - 1] + here[c + 1]) / 4;
+  }
+}
+
 /* Rows of a square grid, divided among the ranks; each step exchanges the outer rows with the neighbours. */
 static uint64_t halo(uint64_t steps) {
   int first = SIDE * rank / size, rows = SIDE * (rank + 1) / size - first;
@@ -124,11 +135,7 @@ static uint64_t halo(uint64_t steps) {
                  DATA, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     MPI_Sendrecv(old + rows * row + 1, 4 * SIDE, MPI_BYTE, down, DATA, old + 1, 4 * SIDE, MPI_BYTE, up, DATA,
                  MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-    for (int r = 1; r <= rows; r++) {
-      const uint32_t *above = old + (r - 1) * row, *here = old + r * row, *below = old + (r + 1) * row;
-      uint32_t *to = new + r * row;
-      for (int c = 1; c <= SIDE; c++) to[c] = (above[c] + below[c] + here[c - 1] + here[c + 1]) / 4;
-    }
+    relax(old, new, rows, row);
     uint32_t *swap = old;
     old = new;
     new = swap;

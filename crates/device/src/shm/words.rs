@@ -48,6 +48,13 @@ impl Shm {
     }
 
     /// Takes the frame whose length [`Shm::peek`] returned, and copies what is not among its first words to
+    /// `out`. What `out` has no room for is dropped.
+    #[inline]
+    pub fn take_rest_into(&mut self, len: usize, out: &mut [u8]) {
+        self.take_with(|rx| rx.pop_rest_into(len, out));
+    }
+
+    /// Takes the frame whose length [`Shm::peek`] returned, and copies what is not among its first words to
     /// an aperture.
     #[inline]
     pub fn take_rest(&mut self, len: usize, to: (&ApertureMemory, usize)) -> Result<(), OutOfRange> {

@@ -235,15 +235,17 @@ impl Receiver {
             let at = self.take_bytes(rest.len());
             self.memory.segment.copy_out(at, rest);
         } else {
-            self.pop_continued(rest);
+            self.pop_continued(rest.len(), rest);
         }
         self.advance();
     }
 
-    /// Reads the lines behind the next one, and skips them.
+    /// Skips the lines behind the next one, which hold `len` bytes of its frame, and reads the first bytes of
+    /// them.
     #[inline]
-    pub(super) fn pop_continued(&mut self, rest: &mut [u8]) {
-        let more = read_continued(&self.memory.lines, self.lines, rest);
+    pub(super) fn pop_continued(&mut self, len: usize, out: &mut [u8]) {
+        read_continued(&self.memory.lines, self.lines, out);
+        let more = len.div_ceil(LINE_DATA) as u64;
         (self.lines, self.continued) = (self.lines + more, self.continued + more);
     }
 

@@ -98,6 +98,25 @@ impl Receiver {
     }
 
     /// Takes the frame of `len` bytes that [`Receiver::peek`] returned, and copies what is not in its first
+    /// line to `out`. What `out` has no room for is dropped.
+    ///
+    /// # Panics
+    /// If no frame can be that long.
+    #[inline]
+    pub fn pop_rest_into(&mut self, len: usize, out: &mut [u8]) {
+        assert!(len <= self.memory.shape.max_frame, "the frame is too long");
+        let rest = len.saturating_sub(LINE_DATA);
+        let kept = out.len().min(rest);
+        if len <= self.memory.shape.inline_max() {
+            self.pop_continued(rest, &mut out[..kept]);
+        } else {
+            let at = self.take_bytes(rest);
+            self.memory.segment.copy_out(at, &mut out[..kept]);
+        }
+        self.advance();
+    }
+
+    /// Takes the frame of `len` bytes that [`Receiver::peek`] returned, and copies what is not in its first
     /// line to an aperture.
     ///
     /// # Panics
@@ -109,7 +128,7 @@ impl Receiver {
         let rest = len.saturating_sub(LINE_DATA);
         let placed = if len <= self.memory.shape.inline_max() {
             let mut bytes = [0; (MAX_SPAN - 1) * LINE_DATA];
-            self.pop_continued(&mut bytes[..rest]);
+            self.pop_continued(rest, &mut bytes[..rest]);
             to.0.write(to.1, &bytes[..rest])
         } else {
             let at = self.take_bytes(rest);
@@ -162,6 +181,18 @@ mod tests {
                 let mut rest = vec![0; frame.len() - LINE_DATA];
                 memory.read(9, &mut rest).unwrap();
                 assert_eq!(rest, frame[LINE_DATA..]);
+                // As much as there is room for; the frame behind it is the next one.
+                let room = len % (frame.len() - LINE_DATA + 2);
+                let mut rest = vec![0xee; room];
+                assert_eq!(sender.push(&frame[..16], &body), Ok(true));
+                assert_eq!(sender.push(&[5; 100], &[]), Ok(true));
+                assert_eq!(receiver.peek(), Ok(Some(Peeked::Frame(frame.len()))));
+                receiver.pop_rest_into(frame.len(), &mut rest);
+                let kept = room.min(frame.len() - LINE_DATA);
+                assert_eq!(rest[..kept], frame[LINE_DATA..][..kept]);
+                assert!(rest[kept..].iter().all(|byte| *byte == 0xee));
+                assert_eq!(receiver.peek(), Ok(Some(Peeked::Frame(100))));
+                receiver.pop(&mut [0; 100]);
                 continue;
             }
             let PoppedLine::Words(taken, words) = receiver.pop_words(|first| first == 1) else {

@@ -1,10 +1,10 @@
-//! What a message of eight bytes costs an MPI program, sent by `MPI_Send` and received by `MPI_Recv`: two
-//! ranks in one process, which share memory. Each has a copy of the library, with variables of its own, so
-//! that one thread can be both ranks and nobody waits.
+//! What a short message costs an MPI program, sent by `MPI_Send` and received by `MPI_Recv`: two ranks in one
+//! process, which share memory. Each has a copy of the library, with variables of its own, so that one thread
+//! can be both ranks and nobody waits.
 //!
-//! `icount_mpi mpi-8 N` passes N messages, in turns; `mpi-threads`: by two threads in turn. `cargo xtask
-//! icount` counts the instructions of the two functions for two different N and divides the difference.
-//! `icount_mpi SCENARIO N time` prints nanoseconds.
+//! `icount_mpi mpi-8 N` passes N messages of 8 bytes, in turns, `mpi-64` messages of 64 bytes; `mpi-threads`:
+//! 8 bytes by two threads in turn. `cargo xtask icount` counts the instructions of the two functions for two
+//! different N and divides the difference. `icount_mpi SCENARIO N time` prints nanoseconds.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::ffi::{CString, c_int, c_void};
@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use tautline_mpi::constants::{BYTE, COMM_WORLD, SUCCESS};
 
-const USAGE: &str = "usage: icount_mpi mpi-8|mpi-threads N [time]";
+const USAGE: &str = "usage: icount_mpi mpi-8|mpi-64|mpi-threads N [time]";
 /// Names the rank of the copy that joins next.
 const RANK: &str = "ICOUNT_RANK";
 const TAG: c_int = 7;
@@ -149,18 +149,23 @@ fn connect(ranks: &[Rank; 2]) {
     }
 }
 
-/// Passes the message number `i`, whose sender changes from one to the next.
-fn pass(ranks: &[Rank; 2], i: u64) {
+/// Bytes of the longest message.
+const LONGEST: usize = 64;
+
+/// Passes the message number `i` of `len` bytes, whose sender changes from one to the next.
+fn pass(ranks: &[Rank; 2], i: u64, len: usize) {
     let from = (i % 2) as usize;
-    let (mut bytes, mut room, mut status) = (i.to_le_bytes(), [0_u8; 8], [0_i32; 8]);
+    let (mut bytes, mut room, mut status) = ([0_u8; LONGEST], [0_u8; LONGEST], [0_i32; 8]);
+    bytes[..8].copy_from_slice(&i.to_le_bytes());
+    bytes[len - 8..len].copy_from_slice(&i.to_le_bytes());
     // A program's messages have all lengths: no code is to be made for this one.
-    let len = black_box(8);
+    let count = black_box(len as c_int);
     // SAFETY: the arguments are as the standard says.
     unsafe {
         let at = bytes.as_mut_ptr().cast();
-        assert_eq!((ranks[from].send)(at, len, BYTE.0, 1 - from as c_int, TAG, COMM_WORLD.0), SUCCESS);
+        assert_eq!((ranks[from].send)(at, count, BYTE.0, 1 - from as c_int, TAG, COMM_WORLD.0), SUCCESS);
         let (at, status) = (room.as_mut_ptr().cast(), status.as_mut_ptr().cast());
-        let code = (ranks[1 - from].recv)(at, len, BYTE.0, from as c_int, TAG, COMM_WORLD.0, status);
+        let code = (ranks[1 - from].recv)(at, count, BYTE.0, from as c_int, TAG, COMM_WORLD.0, status);
         assert_eq!(code, SUCCESS);
     }
     assert_eq!((room, status[0], status[1]), (bytes, from as i32, TAG));
@@ -173,12 +178,12 @@ fn pass_by_turns(ranks: &[Rank; 2], count: u64) {
     std::thread::scope(|scope| {
         scope.spawn(move || {
             while let Ok(i) = from_main.recv() {
-                pass(ranks, i);
+                pass(ranks, i, 8);
                 to_main.send(()).expect("the main thread waits");
             }
         });
         for i in (0..count).step_by(2) {
-            pass(ranks, i);
+            pass(ranks, i, 8);
             to_worker.send(i + 1).expect("the other thread waits");
             from_worker.recv().expect("the other thread answers");
         }
@@ -198,7 +203,8 @@ impl Drop for Folder {
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().collect();
     let count = args.get(2).and_then(|count| count.parse::<u64>().ok());
-    let (Some("mpi-8" | "mpi-threads"), Some(count)) = (args.get(1).map(String::as_str), count) else {
+    let (Some("mpi-8" | "mpi-64" | "mpi-threads"), Some(count)) = (args.get(1).map(String::as_str), count)
+    else {
         eprintln!("{USAGE}");
         return ExitCode::FAILURE;
     };
@@ -208,7 +214,8 @@ fn main() -> ExitCode {
     with_ranks(&folder.0, |ranks| {
         let start = Instant::now();
         match &*args[1] {
-            "mpi-8" => (0..count).for_each(|i| pass(ranks, i)),
+            "mpi-8" => (0..count).for_each(|i| pass(ranks, i, 8)),
+            "mpi-64" => (0..count).for_each(|i| pass(ranks, i, 64)),
             _ => pass_by_turns(ranks, count),
         }
         if args.get(3).is_some() {

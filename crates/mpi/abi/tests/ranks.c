@@ -364,16 +364,23 @@ static void grid(void) {
   OK(MPI_Comm_free(&cart));
 }
 
-/* Rank 0 sends messages of up to 80 bytes, which rank 1 receives with a byte more room, or with a byte too
- * little. */
+/* All lengths that take up to four lines and some bytes, then some around the longest that fits a frame. */
+enum { IN_LINES = 240, LONGEST = 40000 };
+static const int longer[] = {999, 1000, 4096, 16366, 16367, 16368, 16369, 16384, 16385, LONGEST};
+enum { LENGTHS = IN_LINES + 1 + sizeof longer / sizeof *longer };
+
+static int length(int at) { return at <= IN_LINES ? at : longer[at - IN_LINES - 1]; }
+
+/* Rank 0 sends messages, which rank 1 receives with a byte more room, or with a byte too little. */
 static void short_messages(void) {
-  enum { LONGEST = 80, ROUNDS_EACH = 40 };
-  unsigned char out[LONGEST], in[LONGEST + 1];
+  enum { ROUNDS_EACH = 40 };
+  static unsigned char out[LONGEST], in[LONGEST + 1];
   MPI_Status status;
   int count, class;
   if (size < 2 || rank > 1) return;
   OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
-  for (int len = 0; len <= LONGEST; len++) {
+  for (int at = 0; at < LENGTHS; at++) {
+    int len = length(at);
     for (int round = 0; round < ROUNDS_EACH; round++) {
       for (int i = 0; i < len; i++) out[i] = (unsigned char)(len + round + i);
       if (rank == 0) {
@@ -395,6 +402,47 @@ static void short_messages(void) {
       OK(MPI_Send(NULL, 0, MPI_BYTE, 0, 1, MPI_COMM_WORLD));
     }
   }
+  OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_ARE_FATAL));
+}
+
+/* Ranks exchange messages with their neighbours, of which some are nobody, with MPI_Sendrecv. */
+static void exchanged_messages(void) {
+  static unsigned char out[LONGEST], in[LONGEST + 1];
+  MPI_Status status;
+  int class, count;
+  OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+  for (int at = 0; at < 4 * LENGTHS; at++) {
+    int len = length(at / 4), open = at % 2, cut = at % 4 == 2 && len > 0, room = cut ? len - 1 : len + 1;
+    int next = open && rank + 1 == size ? MPI_PROC_NULL : (rank + 1) % size;
+    int before = open && rank == 0 ? MPI_PROC_NULL : (rank + size - 1) % size;
+    for (int i = 0; i < len; i++) out[i] = (unsigned char)(rank + at + i);
+    memset(in, 0xee, sizeof in);
+    int code = MPI_Sendrecv(out, len, MPI_BYTE, next, at, in, room, MPI_BYTE, before,
+                            at % 3 ? at : MPI_ANY_TAG, MPI_COMM_WORLD, &status);
+    OK(MPI_Error_class(code, &class));
+    OK(MPI_Get_count(&status, MPI_BYTE, &count));
+    CHECK(status.MPI_SOURCE == before);
+    if (before == MPI_PROC_NULL) {
+      CHECK(class == MPI_SUCCESS && count == 0 && in[0] == 0xee);
+      continue;
+    }
+    CHECK(class == (cut ? MPI_ERR_TRUNCATE : MPI_SUCCESS) && status.MPI_TAG == at && (cut || count == len));
+    int kept = cut ? room : len;
+    for (int i = 0; i < kept; i++) CHECK(in[i] == (unsigned char)(before + at + i));
+    CHECK(in[kept] == 0xee);
+  }
+  /* Where the receive has a wrong argument, nothing is sent. */
+  int value = 1;
+  OK(MPI_Error_class(MPI_Sendrecv(&value, 1, MPI_INT, rank, 3, &value, 1, MPI_INT, size, 3, MPI_COMM_WORLD,
+                                  MPI_STATUS_IGNORE),
+                     &class));
+  CHECK(class == MPI_ERR_RANK);
+  OK(MPI_Error_class(MPI_Sendrecv(&value, 1, MPI_INT, rank, 3, &value, 1, MPI_INT, rank, -7, MPI_COMM_WORLD,
+                                  MPI_STATUS_IGNORE),
+                     &class));
+  CHECK(class == MPI_ERR_TAG);
+  OK(MPI_Iprobe(rank, 3, MPI_COMM_WORLD, &count, MPI_STATUS_IGNORE));
+  CHECK(!count);
   OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_ARE_FATAL));
 }
 
@@ -489,6 +537,7 @@ int main(int argc, char **argv) {
   everybody(300);
   everybody(100000);
   short_messages();
+  exchanged_messages();
   wildcards();
   columns();
   persistent();

@@ -174,7 +174,7 @@ enum Quick {
 
 /// Receives a message from a named source to memory in which it lies as it is packed. If it has not come
 /// after some time, the operation goes on. Nothing is done if an argument is not the usual one, or other
-/// operations have to make progress meanwhile.
+/// operations have to make progress meanwhile. `was_tried` if [`short::recv`] has not received it.
 ///
 /// # Safety
 ///
@@ -182,9 +182,9 @@ enum Quick {
 unsafe fn receive_at_once(
     data: (Ptr, i64, Datatype),
     (source, tag, comm): (c_int, c_int, Comm),
+    was_tried: bool,
 ) -> Result<Quick> {
     let Some((at, len)) = objects::span(data.0, data.1, data.2) else { return Ok(Quick::Nothing) };
-    let was_tried = state::is_plain() && short::takes_receives(comm);
     let (Some(time), Ok(index)) = (waiting::time_alone(), usize::try_from(source)) else {
         return Ok(Quick::Nothing);
     };
@@ -366,8 +366,16 @@ pub unsafe fn recv(
 ) -> Result<()> {
     // SAFETY: the arguments are as the standard says.
     unsafe {
-        let (data, from) = ((buf, count, of), (source, tag, comm));
-        match receive_at_once(data, from)? {
+        let was_tried = state::is_plain() && short::takes_receives(comm);
+        receive(((buf, count, of), (source, tag, comm)), was_tried, status)
+    }
+}
+
+/// Receives a message; `was_tried` if [`short::recv`] has not received it.
+unsafe fn receive((data, from): Transfer, was_tried: bool, status: Foreign<Status>) -> Result<()> {
+    // SAFETY: the arguments are as the standard says.
+    unsafe {
+        match receive_at_once(data, from, was_tried)? {
             Quick::Received(received) => {
                 completion::set_status(status, 0, received);
                 Ok(())
@@ -422,11 +430,11 @@ pub unsafe fn recv_init(
     Ok(())
 }
 
-/// What is sent, and where to.
-type Send = ((Ptr, i64, Datatype), (c_int, c_int, Comm));
+/// What is sent, and where to, or what is received, and where from.
+type Transfer = ((Ptr, i64, Datatype), (c_int, c_int, Comm));
 
 /// Starts a receive, and then a send.
-unsafe fn start_both(send: Send, receive: Send) -> Result<Operation> {
+unsafe fn start_both(send: Transfer, receive: Transfer) -> Result<Operation> {
     // SAFETY: the arguments are as the standard says.
     let received = unsafe { start_receive(receive.0, receive.1)? };
     // If this fails, the receive is dropped and thereby cancelled.
@@ -466,8 +474,31 @@ pub unsafe fn sendrecv(
     let receive = ((recvbuf, recvcount, recvtype), (source, recvtag, comm));
     // SAFETY: the arguments are as the standard says.
     unsafe {
+        if is_receivable(receive) && leaves_at_once(send)? {
+            // Nothing is left but to receive.
+            return self::receive(receive, false, status);
+        }
         let mut operation = start_both(send, receive)?;
         finish(&mut operation, status)
+    }
+}
+
+/// Whether a receive has the usual arguments, so that it can begin: no error comes after the send then.
+fn is_receivable((data, (source, tag, comm)): Transfer) -> bool {
+    let Ok(object) = objects::comm_ref(comm) else { return false };
+    objects::span(data.0, data.1, data.2).is_some()
+        && (source == c::PROC_NULL || usize::try_from(source).is_ok_and(|at| at < object.peers().0.len()))
+        && (tag == c::ANY_TAG || check_tag(tag).is_ok())
+}
+
+/// Sends a message if that does not take an operation. False, with nothing done, otherwise.
+unsafe fn leaves_at_once((data, to): Transfer) -> Result<bool> {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        if to.0 == c::PROC_NULL {
+            return start_send(data, to, Mode::Standard).map(|_| true);
+        }
+        send_at_once(data, to)
     }
 }
 

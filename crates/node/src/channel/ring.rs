@@ -116,6 +116,14 @@ impl Channel {
         }
     }
 
+    /// As [`Channel::take_served_rest`], to private memory. What `out` has no room for is dropped.
+    #[inline]
+    pub(crate) fn take_served_rest_into(&mut self, len: usize, out: &mut [u8]) {
+        if let Some(shm) = self.shm_mut() {
+            shm.take_rest_into(len, out);
+        }
+    }
+
     /// Takes the next frame of a peer that is gone into a buffer of its own. False if there is none.
     pub(crate) fn take_last(&mut self, buffer: &mut Vec<u8>) -> bool {
         self.shm_mut().is_some_and(|shm| shm.take_last(buffer))

@@ -188,6 +188,14 @@ impl ShmChannel {
         self.shm.push_long(head, bytes)
     }
 
+    /// Sends a record that is longer than a line, its head given as words. False for want of room.
+    #[inline]
+    pub(super) fn push_long_words<const N: usize>(&mut self, head: [u64; N], bytes: &[u8]) -> bool {
+        let sent = self.shm.push_long(head, bytes);
+        self.note_room(sent);
+        sent
+    }
+
     /// Sends a memory or tag record; a small one moves one line. False for want of room.
     #[inline]
     pub(super) fn push_record(&mut self, message: &impl RecordHead, flags: u8, data: &[u8]) -> bool {
@@ -418,6 +426,12 @@ impl ShmChannel {
     pub(crate) fn take_rest(&mut self, len: usize, to: (&ApertureMemory, usize)) {
         // A cookie never reaches beyond its aperture.
         let _ = self.shm.take_rest(len, to);
+    }
+
+    /// As [`ShmChannel::take_rest`], to private memory. What `out` has no room for is dropped.
+    #[inline]
+    pub(super) fn take_rest_into(&mut self, len: usize, out: &mut [u8]) {
+        self.shm.take_rest_into(len, out);
     }
 
     /// Copies the next frame into `batch`, unless `limit` frames are pending; memory records are taken

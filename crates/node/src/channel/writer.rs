@@ -91,6 +91,15 @@ impl RecordWriter for ChannelWriter<'_> {
         fits && self.channel.shm_mut().is_some_and(|shm| shm.push_line_words(head, data))
     }
 
+    #[inline]
+    fn write_long<const N: usize>(&mut self, head: [u64; N], data: &[u8]) -> Option<bool> {
+        if 8 * N + data.len() <= tautline_device::shm::LINE_FRAME || !self.is_direct() {
+            return None;
+        }
+        self.channel.close_frame(self.port);
+        Some(self.channel.shm_mut()?.push_long_words(head, data))
+    }
+
     fn write_with(
         &mut self,
         message: &impl RecordHead,

@@ -330,7 +330,7 @@ impl Lane {
         let Some(peer) = peers.get_mut(source) else { return Polled::Other };
         let (len, words) = match peer.channel.peek_line() {
             PeekedLine::Empty => return Polled::Nothing,
-            PeekedLine::Other => return Polled::Other,
+            PeekedLine::Other => return self.receive_frame(source, pattern, room),
             PeekedLine::Words(len, words) => (len, words),
         };
         match tags.take_line(peer.id(), (pattern, room), len, |at| words.get(at)) {
@@ -338,6 +338,26 @@ impl Lane {
                 peer.channel.skip_line();
                 Polled::Found(ended)
             }
+            None => Polled::Other,
+        }
+    }
+
+    /// As [`Lane::receive_line`], with a record that is longer than a line.
+    // A call, so that a message in a line does not pay for its registers.
+    #[inline(never)]
+    fn receive_frame(
+        &mut self,
+        source: Rank,
+        pattern: &Pattern,
+        room: &mut impl Room,
+    ) -> Polled<Result<Status, Failure>> {
+        let Lane { peers, tags, .. } = self;
+        let Some(peer) = peers.get_mut(source) else { return Polled::Other };
+        let Some((len, words)) = peer.channel.peek_served() else { return Polled::Other };
+        let from = peer.id();
+        let take = |rest: &mut [u8]| peer.channel.take_served_rest_into(len, rest);
+        match tags.take_frame(from, (pattern, room), (len, &words), take) {
+            Some(ended) => Polled::Found(ended),
             None => Polled::Other,
         }
     }
@@ -394,10 +414,18 @@ impl Lane {
         let peer = self.peers.member_mut(rank);
         let from = peer.id();
         let Some((len, words)) = peer.channel.peek_served() else { return false };
-        let take_rest = |to: &ApertureMemory, at: usize| peer.channel.take_served_rest(len, (to, at));
+        let channel = &mut peer.channel;
         let placed = match Class::of(words[0] as u8) {
-            Class::Tags | Class::Multicast => None,
-            _ => self.memory.place_long(from, &words, len, take_rest),
+            // A node that closes drops them (N-25).
+            Class::Tags if self.port.closed => None,
+            Class::Tags => {
+                self.tags.place_long(from, (len, &words), |rest| channel.take_served_rest_into(len, rest))
+            }
+            Class::Multicast => None,
+            _ => {
+                let take = |to: &ApertureMemory, at: usize| channel.take_served_rest(len, (to, at));
+                self.memory.place_long(from, &words, len, take)
+            }
         };
         let good = placed.unwrap_or_else(|| {
             let mut bytes = self.inbox.take_buffer();

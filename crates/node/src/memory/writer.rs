@@ -25,6 +25,10 @@ pub(crate) trait RecordWriter {
     /// done, otherwise.
     fn write_line<const N: usize>(&mut self, head: [u64; N], data: &[u8]) -> bool;
 
+    /// Writes a record that is longer than a line, its head given as words, if it leaves at once. Some(false)
+    /// for want of room. None, with nothing done, if the record is shorter, or does not leave at once.
+    fn write_long<const N: usize>(&mut self, head: [u64; N], data: &[u8]) -> Option<bool>;
+
     /// Writes a record with `len` bytes of data that `fill` writes in place. False for want of room; `fill`
     /// may have run.
     fn write_with(

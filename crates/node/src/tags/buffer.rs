@@ -11,10 +11,13 @@ use tautline_wire::tags::EAGER_HEAD;
 /// The longest message in a line.
 pub(super) const LINE_DATA: usize = LINE_FRAME - EAGER_HEAD;
 
-/// What a message of one line can be received into.
+/// What a message of one frame can be received into.
 pub(crate) trait Room {
     /// Returns how many bytes there is room for.
     fn len(&self) -> u64;
+
+    /// Returns the memory, if it is in one piece.
+    fn as_piece(&mut self) -> Option<&mut [u8]>;
 
     /// Writes `len` bytes, at most [`LINE_DATA`], which are given as words; those for which there is no room
     /// are dropped.
@@ -27,6 +30,11 @@ impl Room for Region {
         self.len() as u64
     }
 
+    #[inline]
+    fn as_piece(&mut self) -> Option<&mut [u8]> {
+        Some(self.as_mut_slice())
+    }
+
     #[inline(always)]
     fn write_words(&mut self, len: usize, word: impl Fn(usize) -> u64) {
         write_words(self.as_mut_slice(), len, word);
@@ -37,6 +45,15 @@ impl Room for Buffer {
     #[inline]
     fn len(&self) -> u64 {
         self.len()
+    }
+
+    #[inline]
+    fn as_piece(&mut self) -> Option<&mut [u8]> {
+        match self {
+            Buffer::Whole(bytes) => Some(bytes),
+            Buffer::Lent(region) => Some(region.as_mut_slice()),
+            _ => None,
+        }
     }
 
     #[inline]
@@ -53,8 +70,10 @@ impl Room for Buffer {
     }
 }
 
+/// Writes the first bytes of a message, at most [`LINE_DATA`], which are given as words; those for which
+/// there is no room are dropped.
 #[inline(always)]
-fn write_words(out: &mut [u8], len: usize, word: impl Fn(usize) -> u64) {
+pub(super) fn write_words(out: &mut [u8], len: usize, word: impl Fn(usize) -> u64) {
     let len = len.min(out.len());
     let (whole, rest) = out[..len].as_chunks_mut::<8>();
     // A branch for each word costs less than a loop.

@@ -1,8 +1,9 @@
 //! Receives: posting, probing, claiming and cancelling, and a message's way into its receive.
 
+use tautline_device::shm::LINE_WORDS;
 use tautline_wire::tags::{EAGER_HEAD, whole_message};
 
-use super::buffer::{LINE_DATA, Room};
+use super::buffer::{LINE_DATA, Room, write_words};
 use super::matching::{Key, Pattern, Posted};
 use super::peers::{Answer, Into};
 use super::requests::{Ended, Failure, Status};
@@ -80,23 +81,54 @@ impl Tags {
         word: impl Fn(usize) -> u64,
     ) -> Option<Result<Status, Failure>> {
         let (context, tag, bytes) = whole_message([word(0), word(1)], len)?;
+        if bytes > LINE_DATA {
+            return None;
+        }
+        self.take_whole(from, pattern, (context, tag), bytes as u64)?;
+        room.write_words(bytes, |at| word(EAGER_HEAD / 8 + at));
+        Some(in_room(Status { source: from.rank, tag, len: bytes as u64 }, room.len()))
+    }
+
+    /// As [`Tags::take_line`], with a frame that is longer than a line and starts with `words`. `take` takes
+    /// it out of the ring, and copies as many of the bytes behind these words as it is given room for.
+    #[inline]
+    pub(crate) fn take_frame(
+        &mut self,
+        from: PeerId,
+        (pattern, room): (&Pattern, &mut impl Room),
+        (len, words): (usize, &[u64; LINE_WORDS]),
+        take: impl FnOnce(&mut [u8]),
+    ) -> Option<Result<Status, Failure>> {
+        let out = room.as_piece()?;
+        let (context, tag, bytes) = whole_message([words[0], words[1]], len)?;
+        self.take_whole(from, pattern, (context, tag), bytes as u64)?;
+        copy_frame(out, bytes, words, take);
+        Some(in_room(Status { source: from.rank, tag, len: bytes as u64 }, room.len()))
+    }
+
+    /// Charges a whole message, if the pattern takes it. None, with nothing done, otherwise.
+    #[inline(always)]
+    fn take_whole(
+        &mut self,
+        from: PeerId,
+        pattern: &Pattern,
+        (context, tag): (u32, u32),
+        len: u64,
+    ) -> Option<()> {
         let key = Key { context, source: from.rank, tag };
         let Some(peer) = self.peers.used_mut(from.rank) else {
-            // The next line is taken.
+            // The next one is taken.
             self.peers.get_mut(from.rank);
             return None;
         };
         // What exceeds the credit is for the usual way to judge.
-        if !pattern.takes(key) || bytes > LINE_DATA || !peer.has_credit_for(bytes as u64) {
+        if !pattern.takes(key) || !peer.has_credit_for(len) {
             return None;
         }
-        let status = Status { source: from.rank, tag, len: bytes as u64 };
-        let tell = peer.charge(status.len) && peer.give_credit(status.len);
-        if tell {
+        if peer.charge(len) && peer.give_credit(len) {
             self.mark_busy(from.rank);
         }
-        room.write_words(bytes, |at| word(EAGER_HEAD / 8 + at));
-        Some(if status.len > room.len() { Err(Failure::Truncated(status)) } else { Ok(status) })
+        Some(())
     }
 
     /// Takes the buffer, and leaves it if there is an error.
@@ -274,9 +306,29 @@ impl Tags {
         let ReceiveState::Filling { status, want, got, .. } = &mut receive.state else { return };
         *got += more;
         if *got == *want {
-            let (status, room) = (*status, receive.buffer.len());
-            let result = if status.len > room { Err(Failure::Truncated(status)) } else { Ok(status) };
+            let result = in_room(*status, receive.buffer.len());
             self.end_receive(name, result);
         }
     }
+}
+
+/// How a receive with so much room ends.
+#[inline(always)]
+fn in_room(status: Status, room: u64) -> Result<Status, Failure> {
+    if status.len > room { Err(Failure::Truncated(status)) } else { Ok(status) }
+}
+
+/// Copies a message of `len` bytes that came in a frame with these first words; `take` takes the frame out of
+/// the ring and copies what follows them. Bytes for which there is no room are dropped.
+#[inline]
+pub(super) fn copy_frame(
+    out: &mut [u8],
+    len: usize,
+    words: &[u64; LINE_WORDS],
+    take: impl FnOnce(&mut [u8]),
+) {
+    let len = len.min(out.len());
+    let (first, rest) = out[..len].split_at_mut(len.min(LINE_DATA));
+    write_words(first, first.len(), |at| words[EAGER_HEAD / 8 + at]);
+    take(rest);
 }

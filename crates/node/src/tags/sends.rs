@@ -303,7 +303,9 @@ fn write_record(
         return false;
     }
     let record = TagRecord::Eager { context, tag, data: &[] };
-    let written = if writer.is_immediate() {
+    let written = if let Some(written) = writer.write_long(message_head(context, tag, bytes.len()), bytes) {
+        written
+    } else if writer.is_immediate() {
         writer.write(&record, 0, bytes)
     } else {
         let written = writer.write_now(now(), &record, 0, bytes);

@@ -3,11 +3,12 @@
 use tautline_device::shm::{LINE_FRAME, LINE_WORDS};
 use tautline_wire::memory::ExtentRef;
 use tautline_wire::record::Records;
-use tautline_wire::tags::{ANNOUNCED, Envelope, TagRecord};
+use tautline_wire::tags::{ANNOUNCED, Envelope, TagRecord, whole_message};
 
+use super::buffer::{LINE_DATA, Room};
 use super::matching::Key;
 use super::peers::{Arriving, Into};
-use super::receives::ReceiveState;
+use super::receives::{ReceiveState, copy_frame};
 use super::requests::{SendState, Status};
 use super::{Message, STORED, Stored, Tags};
 use crate::PeerId;
@@ -119,6 +120,46 @@ impl Tags {
         data.extend_from_slice(bytes);
         let total = bytes.len() as u64;
         self.keep_stored(key, Stored { from, data, total, report: None }).is_some()
+    }
+
+    /// Handles a frame of `len` bytes, which is longer than a line and starts with `words`, if it is a whole
+    /// message: its bytes are copied once, to the receive's memory or to that of messages that wait. `take`
+    /// takes the frame out of the ring, and copies as many of the bytes behind the words as it is given room
+    /// for. Some(false) if no correct peer sends it; None, with nothing done, if it is something else.
+    #[inline]
+    pub(crate) fn place_long(
+        &mut self,
+        from: PeerId,
+        (len, words): (usize, &[u64; LINE_WORDS]),
+        take: impl FnOnce(&mut [u8]),
+    ) -> Option<bool> {
+        let (context, tag, bytes) = whole_message([words[0], words[1]], len)?;
+        let peer = self.peers.get_mut(from.rank)?;
+        // What exceeds the credit is for the usual way to judge.
+        if bytes <= LINE_DATA || !peer.has_credit_for(bytes as u64) {
+            return None;
+        }
+        peer.charge(bytes as u64);
+        let (key, total) = (Key { context, source: from.rank, tag }, bytes as u64);
+        let Some(name) = self.arrive(key) else {
+            let mut data = self.spare(bytes);
+            data.resize(bytes, 0);
+            copy_frame(&mut data, bytes, words, take);
+            return Some(self.keep_stored(key, Stored { from, data, total, report: None }).is_some());
+        };
+        let Some(receive) = self.receives.get_mut(name) else { return Some(false) };
+        if let Some(out) = receive.buffer.as_piece() {
+            copy_frame(out, bytes, words, take);
+        } else {
+            let mut data = vec![0; bytes];
+            copy_frame(&mut data, bytes, words, take);
+            receive.buffer.write(0, &data);
+        }
+        let status = Status { source: from.rank, tag, len: total };
+        receive.state = ReceiveState::Filling { from, status, want: total, got: total };
+        self.matched(from, total, None);
+        self.note_received(name, 0);
+        Some(true)
     }
 
     /// Queues a message that no receive takes. Returns the number of the stored message.

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use tautline_device::shm::{LINE_FRAME, LINE_WORDS};
 use tautline_wire::memory::ExtentRef;
 use tautline_wire::record::RecordHead as _;
 use tautline_wire::tags::{Envelope, TagRecord};
@@ -356,4 +357,104 @@ fn a_line_is_taken_or_left_to_the_queues() {
     assert_eq!(peer_tags.returned, 8 + 9 + 2 * TAG_OVERHEAD, "what was taken is to be returned");
     peer_tags.charged = TAG_CREDIT - TAG_OVERHEAD + 1;
     assert_eq!(tags.take_line(peer, (&pattern, &mut buffer), len, |at| words[at]), None);
+}
+
+/// A message in a frame longer than a line: its length, its first words, and what is behind them.
+fn long_frame((context, tag): (u32, u32), data: &[u8]) -> (usize, [u64; LINE_WORDS], Vec<u8>) {
+    let mut bytes = vec![0; 16 + data.len()];
+    let head = TagRecord::Eager { context, tag, data }.write(&mut bytes, 0, data.len());
+    bytes[head..].copy_from_slice(data);
+    let rest = bytes.split_off(LINE_FRAME);
+    let mut words = [0; LINE_WORDS];
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+        *word = u64::from_le_bytes(*bytes);
+    }
+    (LINE_FRAME + rest.len(), words, rest)
+}
+
+/// E-15, E-5: a frame longer than a line is taken as a line is, with its first bytes if there is room for no
+/// more; if it is not, or for a buffer in several pieces, it is still in the ring.
+#[test]
+fn a_long_frame_is_taken_or_left_to_the_queues() {
+    let (peer, context, tag) = (PeerId::new(3, 0), 5, 6);
+    let data: Vec<u8> = (0..100).collect();
+    let (len, words, rest) = long_frame((context, tag), &data);
+    let pattern = Pattern { context, source: Some(3), tag: Some(tag) };
+    let mut tags = Tags::new(1, 1 << 16);
+    tags.peer_up(peer);
+    // What a receive returns, and how many bytes were taken from the ring, if any were.
+    let take = |tags: &mut Tags, pattern: &Pattern, buffer: &mut Buffer, len: usize| {
+        let mut taken = None;
+        let result = tags.take_frame(peer, (pattern, buffer), (len, &words), |out| {
+            out.copy_from_slice(&rest[..out.len()]);
+            taken = Some(out.len());
+        });
+        (result, taken)
+    };
+    let status = super::Status { source: 3, tag, len: 100 };
+    take(&mut tags, &pattern, &mut Buffer::Whole(Vec::new()), len);
+    for room in [0, 1, 39, 40, 41, 99, 100, 120] {
+        let mut buffer = Buffer::Whole(vec![0xee; room]);
+        let (result, taken) = take(&mut tags, &pattern, &mut buffer, len);
+        let truncated = if room < 100 { Err(Failure::Truncated(status)) } else { Ok(status) };
+        assert_eq!((result, taken), (Some(truncated), Some(room.min(100).saturating_sub(40))));
+        let mut wanted = vec![0xee; room];
+        wanted[..room.min(100)].copy_from_slice(&data[..room.min(100)]);
+        assert_eq!(buffer, Buffer::Whole(wanted));
+    }
+    let returned = tags.peers.get_mut(3).unwrap().returned;
+    assert_eq!(returned, 8 * (100 + TAG_OVERHEAD), "what was taken is to be returned");
+    let mut whole = Buffer::Whole(vec![0; 100]);
+    let other = Pattern { tag: Some(7), ..pattern };
+    assert_eq!(take(&mut tags, &other, &mut whole, len), (None, None));
+    assert_eq!(take(&mut tags, &pattern, &mut whole, len + 8), (None, None), "another record follows");
+    let mut pieces = Buffer::Pieces(vec![vec![0; 50]; 2]);
+    assert_eq!(take(&mut tags, &pattern, &mut pieces, len), (None, None));
+    let peer_tags = tags.peers.get_mut(3).unwrap();
+    peer_tags.charged = TAG_CREDIT - TAG_OVERHEAD - 99;
+    assert_eq!(take(&mut tags, &pattern, &mut whole, len), (None, None), "beyond the credit");
+}
+
+/// E-1, E-2, E-5: a frame longer than a line goes to the receive that is posted, or waits for one, with the
+/// same result as any other; if it is no message, or exceeds the credit, it is still in the ring.
+#[test]
+fn a_long_frame_is_placed() {
+    let (peer, context, tag) = (PeerId::new(3, 0), 5, 6);
+    let data: Vec<u8> = (0..100).collect();
+    let (len, words, rest) = long_frame((context, tag), &data);
+    let pattern = Pattern { context, source: None, tag: None };
+    let mut tags = Tags::new(1, 1 << 16);
+    tags.peer_up(peer);
+    let mut taken = 0;
+    let mut place = |tags: &mut Tags, len: usize| {
+        let placed = tags.place_long(peer, (len, &words), |out| {
+            out.copy_from_slice(&rest[..out.len()]);
+            taken += 1;
+        });
+        (placed, taken)
+    };
+    let status = super::Status { source: 3, tag, len: 100 };
+    let mut count = 0;
+    for posted_first in [true, false] {
+        let pieces = Buffer::Pieces(vec![vec![0; 30], vec![0; 80]]);
+        for mut buffer in [Buffer::Whole(vec![0; 110]), Buffer::Whole(vec![0; 60]), pieces] {
+            let room = buffer.len();
+            let early = posted_first.then(|| tags.receive(pattern, &mut buffer).unwrap());
+            count += 1;
+            assert_eq!(place(&mut tags, len), (Some(true), count));
+            let id = early.unwrap_or_else(|| tags.receive(pattern, &mut buffer).unwrap());
+            let (result, mut back) = tags.take_received(id).unwrap();
+            assert_eq!(result, if room < 100 { Err(Failure::Truncated(status)) } else { Ok(status) });
+            let mut got = vec![0; room.min(100) as usize];
+            back.read(0, &mut got);
+            assert_eq!(got, data[..got.len()]);
+        }
+    }
+    assert_eq!(tags.waiting(), (0, 0));
+    let peer_tags = tags.peers.get_mut(3).unwrap();
+    assert_eq!(peer_tags.returned, 6 * (100 + TAG_OVERHEAD), "what was matched is to be returned");
+    assert_eq!(place(&mut tags, len + 8), (None, 6), "another record follows");
+    tags.peers.get_mut(3).unwrap().charged = TAG_CREDIT - TAG_OVERHEAD - 99;
+    assert_eq!(place(&mut tags, len), (None, 6), "beyond the credit");
+    assert_eq!(tags.waiting(), (0, 0));
 }
