@@ -71,7 +71,9 @@ const CALLS: [Call; 43] = [
     ("wait_all", One, |it| {
         let receives = [1, 2].map(|tag| it.tags.start_receive(VICTIM, tag, vec![0; 8]).unwrap());
         it.tags.wait_all(&[&receives[0], &receives[1]])?;
-        receives.map(|receive| receive.wait().unwrap_err());
+        for receive in receives {
+            receive.wait().unwrap_err();
+        }
         it.tags.receive(VICTIM, 1, &mut vec![0; 8]).map(drop)
     }),
     ("probe", One, |it| it.tags.probe(VICTIM, 1).map(drop)),
@@ -107,7 +109,7 @@ const CALLS: [Call; 43] = [
     ("multicast, send", One, |it| repeat(|| it.multicast.send(&[1; 1_000]))),
     ("multicast, started send", One, |it| {
         let sends = [(); 4].map(|()| it.multicast.start_send(vec![1; 1_000]).unwrap());
-        sends.into_iter().try_for_each(|send| send.wait())
+        sends.into_iter().try_for_each(tautline::group::MulticastSend::wait)
     }),
     ("multicast, flush", One, |it| {
         it.multicast.start_send(vec![1; 8])?.wait()?;

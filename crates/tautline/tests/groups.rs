@@ -1,7 +1,7 @@
 //! Groups of ranks and their collectives, against serial models.
 
 use crate::common::{config, draw, join, run_over};
-use tautline::group::{Algorithm, Call, Choice, Choices, Group, Kind, Max, Sum};
+use tautline::group::{Algorithm, Call, Choice, Choices, Collective, Group, Kind, Max, Sum};
 use tautline::{DeviceName, Endpoint, Error, Job};
 use tautline_model::{Case, addition, cases, composition};
 
@@ -313,7 +313,7 @@ fn a_loss_ends_the_wait_for_another_member() {
             0 => {
                 for run in [
                     world.barrier(),
-                    world.start(&Call::Barrier, Vec::new()).and_then(|it| it.wait()).map(drop),
+                    world.start(&Call::Barrier, Vec::new()).and_then(Collective::wait).map(drop),
                 ] {
                     assert!(matches!(run, Err(Error::PeerGone(1, _))), "{run:?}");
                 }

@@ -413,7 +413,7 @@ fn a_lost_peer_fails_its_receives() {
             assert!(matches!(tags.send(1, 5, &[]), Err(Error::PeerGone(1, _))));
             assert!(matches!(tags.send(2, 5, &[]), Err(Error::Send(SendError::NoSuchPeer(2)))));
             assert!(!any_source.test().unwrap());
-            // Nobody is left who could send these.
+            // E-16: nobody is left who could send these.
             let waits = [
                 tags.receive(ANY, 5, &mut vec![0; 9]).map(drop),
                 tags.start_receive(ANY, ANY, Vec::new()).unwrap().wait().map(drop),

@@ -33,7 +33,7 @@ impl Tagged<'_> {
         Ok(sent)
     }
 
-    /// Why [`Tagged::try_send_tagged`] has not sent a message: an error if the peer is lost, or the context is
+    /// Why [`Tagged::try_send_tagged`] has not sent a message: an error if the peer is lost, or its context is
     /// fenced. Otherwise the channel is opened, if need be, and progress is made.
     pub fn prepare_send(&self, (to, context): (Rank, u32)) -> Result<Result<(), Failure>, SendError> {
         let (mut lane, now) = self.0.enter()?;

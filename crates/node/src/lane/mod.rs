@@ -439,7 +439,7 @@ impl Lane {
         self.tags.last_loss().filter(|_| self.peers.are_all_lost())
     }
 
-    /// Ends a receive of any source if nobody is left who could send a message.
+    /// Ends a receive of any source if nobody is left who could send a message (E-16).
     #[inline]
     pub(crate) fn end_if_alone(&mut self, id: crate::tags::ReceiveId) {
         if let Some(why) = self.why_alone() {

@@ -374,7 +374,8 @@ impl Lane {
                 PoppedLine::Other => break,
             }
             frames += 1;
-            if frames == MEMORY_AT_ONCE {
+            // What is behind a message that was waited for costs less in the ring than in a queue.
+            if frames == MEMORY_AT_ONCE || self.tags.take_last_matched() {
                 break;
             }
             line = self.peers.member_mut(rank).channel.pop_served_words();

@@ -134,6 +134,12 @@ impl<R: Copy, M: Copy> Matcher<R, M> {
         self.contexts_posted[context_place(pattern.context)] == 0 && self.find(pattern).is_none()
     }
 
+    /// Returns whether a receive of a context may wait. It may be true for no reason.
+    #[inline]
+    pub fn has_posted(&self, context: u32) -> bool {
+        self.contexts_posted[context_place(context)] > 0
+    }
+
     /// Adds a receive behind all others.
     #[inline]
     pub fn post(&mut self, pattern: Pattern, receive: R) -> Posted {

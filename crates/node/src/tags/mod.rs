@@ -119,6 +119,8 @@ pub(crate) struct Tags {
     /// Receives that may have been ended without being posted.
     direct: u32,
     activity: u64,
+    /// A message has matched, and no other receive of its context waits.
+    last_matched: bool,
     /// The last loss of a peer, until another one is up: perhaps nobody is left.
     last_loss: Option<Failure>,
 }
@@ -142,6 +144,7 @@ impl Tags {
             used: false,
             direct: 0,
             activity: 0,
+            last_matched: false,
             last_loss: None,
         }
     }

@@ -57,6 +57,13 @@ impl Tags {
         })
     }
 
+    /// Returns whether a whole message has matched the last receive of its context since the last call:
+    /// whoever waits for it may take those behind it from the ring (E-15).
+    #[inline]
+    pub(crate) fn take_last_matched(&mut self) -> bool {
+        std::mem::take(&mut self.last_matched)
+    }
+
     /// As [`Tags::handle_records`], with a frame of `len` bytes that came in a line.
     #[inline]
     pub(crate) fn handle_words(
@@ -104,6 +111,7 @@ impl Tags {
         }
         let key = Key { context, source: from.rank, tag };
         let Some(name) = self.arrive(key) else { return self.store_whole(from, key, data) };
+        self.last_matched = !self.matcher.has_posted(context);
         if let Some(receive) = self.receives.get_mut(name) {
             receive.buffer.write(0, data);
             let status = Status { source: from.rank, tag, len };
@@ -147,6 +155,7 @@ impl Tags {
             copy_frame(&mut data, bytes, words, take);
             return Some(self.keep_stored(key, Stored { from, data, total, report: None }).is_some());
         };
+        self.last_matched = !self.matcher.has_posted(context);
         let Some(receive) = self.receives.get_mut(name) else { return Some(false) };
         if let Some(out) = receive.buffer.as_piece() {
             copy_frame(out, bytes, words, take);

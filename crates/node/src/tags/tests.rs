@@ -458,3 +458,37 @@ fn a_long_frame_is_placed() {
     assert_eq!(place(&mut tags, len), (None, 6), "beyond the credit");
     assert_eq!(tags.waiting(), (0, 0));
 }
+
+/// E-15: what is behind a message stays in the ring if it matched the only receive of its context, and only
+/// then.
+#[test]
+fn the_last_posted_receive_leaves_the_rest_in_the_ring() {
+    let peer = PeerId::new(3, 0);
+    let post = |tags: &mut Tags, context| {
+        let pattern = Pattern { context, source: Some(3), tag: None };
+        tags.receive(pattern, &mut Buffer::Whole(vec![0; 100])).unwrap();
+    };
+    let arrive = |tags: &mut Tags, context, data: &[u8]| {
+        let mut bytes = vec![0; 16 + data.len()];
+        let head = TagRecord::Eager { context, tag: 6, data }.write(&mut bytes, 0, data.len());
+        bytes[head..].copy_from_slice(data);
+        if data.len() <= 40 {
+            assert!(tags.handle_records(peer, &mut NothingLent, &bytes));
+        } else {
+            let (len, words, rest) = long_frame((context, 6), data);
+            let placed = tags.place_long(peer, (len, &words), |out| out.copy_from_slice(&rest[..out.len()]));
+            assert_eq!(placed, Some(true));
+        }
+        tags.take_last_matched()
+    };
+    for data in [&[7; 8][..], &[7; 100]] {
+        let mut tags = Tags::new(1, 1 << 16);
+        tags.peer_up(peer);
+        // A receive of another context says nothing.
+        post(&mut tags, 9);
+        post(&mut tags, 5);
+        post(&mut tags, 5);
+        assert_eq!([0; 3].map(|_| arrive(&mut tags, 5, data)), [false, true, false]);
+        assert!(arrive(&mut tags, 9, data) && !tags.take_last_matched());
+    }
+}

@@ -8,10 +8,11 @@ use tautline_node::tags::{Buffer, Mode};
 
 use super::plan::{Block, Into, Plan, Step};
 use super::reduction::Reduction;
-use super::sharing::WATCH;
 use crate::error::{Error, Result};
 use crate::tags::{Receive, Request, Send, Tags};
 
+/// The tag of receives that end when their source is lost: nobody sends it.
+pub(super) const WATCH: u32 = 3 << 30 | 3;
 /// Messages of several blocks up to this length are copied together, to be sent at once.
 const JOIN: usize = 2048;
 
@@ -224,7 +225,7 @@ impl Run {
         Ok(self.receives.is_empty() && self.sends.is_empty())
     }
 
-    /// Watches the members from which later steps receive: this one may wait for another one for long.
+    /// Watches the members from which later steps receive: this one may wait for another one for long (G-22).
     pub(super) fn watch(&mut self, wires: Wires<'_>) -> Result<()> {
         let plan = self.plan.clone();
         for step in plan.steps.iter().skip(self.at) {

@@ -12,7 +12,7 @@ use super::failure::Cause;
 use super::groups;
 use super::plan::{Draft, Plan};
 use super::reduction::Reduction;
-use super::run::{Run, Wires};
+use super::run::{Run, WATCH, Wires};
 use crate::Rank;
 use crate::error::{Error, Result};
 use crate::tags::{Receive, Request};
@@ -21,8 +21,6 @@ use crate::tags::{Receive, Request};
 const CALLS_BEFORE: u64 = 4;
 /// Set in the tags of messages that set up shared memory, or are never sent.
 const SETUP: u32 = 3 << 30;
-/// The tag of receives that end when their source is lost: nobody sends it.
-pub(super) const WATCH: u32 = SETUP | 3;
 /// Bytes of an offer: whether there is memory, the creator's process, its descriptor, the secret.
 const OFFER: usize = 28;
 
