@@ -33,8 +33,8 @@ impl Tagged<'_> {
         Ok(sent)
     }
 
-    /// Why [`Tagged::try_send_tagged`] has not sent a message: an error if the peer is lost, or its context is
-    /// fenced. Otherwise the channel is opened, if need be, and progress is made.
+    /// Why [`Tagged::try_send_tagged`] has not sent a message: an error if the peer is lost, or the context
+    /// is fenced. Otherwise opens the channel, if need be, and makes progress.
     pub fn prepare_send(&self, (to, context): (Rank, u32)) -> Result<Result<(), Failure>, SendError> {
         let (mut lane, now) = self.0.enter()?;
         lane.tags.set_used();
