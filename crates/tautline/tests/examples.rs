@@ -47,6 +47,21 @@ fn all_reduce() {
     }
 }
 
+#[test]
+fn farm() {
+    assert_eq!(run("farm", 3)[0], ["2 workers: the squares add up to 328350"]);
+}
+
+/// G-9: the last rank ends halfway, and the others go on.
+#[test]
+fn survive() {
+    let launcher = Launcher::new(4);
+    let mut members: Vec<_> = (0..4).map(|rank| launcher.start(rank, example("survive"))).collect();
+    let ends: Vec<_> = members.iter_mut().map(|member| member.finish(Duration::from_secs(60))).collect();
+    assert_eq!(ends[0], (Some(0), vec!["100 steps, the first by 4 ranks, the last by 3".to_owned()]));
+    assert!(ends.iter().map(|(code, _)| *code).eq([Some(0), Some(0), Some(0), Some(3)]), "{ends:?}");
+}
+
 /// M-9: 8 MiB, read in place.
 #[test]
 fn loan() {

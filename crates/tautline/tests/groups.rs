@@ -341,6 +341,8 @@ fn revoked_groups_fail_everywhere() {
             assert!(matches!(group.barrier(), Err(Error::Revoked)));
         }
         assert!(matches!(group.all_reduce(&mut [1_u8], Sum), Err(Error::Revoked)));
+        let mut persistent = group.prepare(&Call::Barrier).unwrap();
+        assert!(matches!(persistent.start(Vec::new()), Err(Error::Revoked)));
         for round in 0..20 {
             assert_eq!(group.agree(round).unwrap(), (round, vec![]));
         }

@@ -159,6 +159,10 @@ pub fn remove(folder: &Path) -> Result<()> {
         let _ = fs::remove_dir(folder.join(part));
     }
     let _ = fs::remove_dir(folder);
+    // The folder of this user's data that was made for it, if nothing else is there.
+    if let Some(parent) = folder.parent().filter(|parent| parent.ends_with("tautline")) {
+        let _ = fs::remove_dir(parent);
+    }
     println!("removed {removed} files from {}", folder.display());
     Ok(())
 }

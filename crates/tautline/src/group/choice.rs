@@ -167,7 +167,9 @@ impl FromStr for Choice {
         let found = Kind::ALL.into_iter().find(|it| it.name() == kind);
         let kind = found.ok_or_else(|| wrong("an unknown collective"))?;
         let found = kind.algorithms().iter().find(|it| it.name() == algorithm);
-        let algorithm = *found.ok_or_else(|| wrong("an algorithm that the collective does not have"))?;
+        let names = kind.algorithms().iter().map(|it| it.name()).collect::<Vec<_>>().join(", ");
+        let missing = || wrong(&format!("an algorithm that {} does not have ({names})", kind.name()));
+        let algorithm = *found.ok_or_else(missing)?;
         let bytes = most(bytes).map_err(|_| wrong("no number of bytes"))?;
         let members = most(members).map_err(|_| wrong("no number of members"))?;
         Ok(Choice { kind, bytes, members, algorithm })
@@ -284,7 +286,7 @@ mod tests {
         for (bad, why) in [
             ("broadcast 8 2", "not a collective, a number of bytes"),
             ("scan 8 2 ring", "an unknown collective"),
-            ("broadcast 8 2 ring", "an algorithm that the collective does not have"),
+            ("broadcast 8 2 ring", "an algorithm that broadcast does not have (binomial"),
             ("broadcast many 2 binomial", "no number of bytes"),
             ("broadcast 8 -1 binomial", "no number of members"),
         ] {

@@ -331,11 +331,13 @@ impl Persistent {
         Persistent { group: group.clone(), plan, ticket, running: None }
     }
 
-    /// Starts it with this member's input. [`Error::TooMany`] if it was started and not waited for.
+    /// Starts it with this member's input. [`Error::TooMany`] if it was started and not waited for, and the
+    /// cause if collectives of the group fail.
     pub fn start(&mut self, input: Vec<u8>) -> Result<()> {
         if self.running.is_some() {
             return Err(Error::TooMany("starts of a collective that nobody has waited for"));
         }
+        self.group.0.failures.check(self.ticket.number)?;
         let run = Execution::new(self.plan.clone(), input)?;
         self.running = Some(Collective::start(&self.group, self.ticket, run));
         Ok(())

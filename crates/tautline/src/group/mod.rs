@@ -13,7 +13,12 @@
 //! If a member is lost during a collective, each other member gets the right result or an error, also members
 //! that have no channel to the one that was lost. From then on collectives of the group fail, while tagged
 //! messages between the others go on. Those that are left can agree on what to do ([`Group::agree`]) and make
-//! a group of themselves ([`Group::shrink`]).
+//! a group of themselves ([`Group::shrink`]); the example `survive` shows how. A call that is refused for its
+//! arguments has not been made: the member may call again, and the group is as it was.
+//!
+//! Members are numbered from 0 in each group ([`Group::member`]), and collectives name roots and neighbours by
+//! these numbers. Tagged messages name ranks; [`Group::ranks`] has the rank of each member. An operator that
+//! is a closure is taken to be associative, and not to be commutative.
 //!
 //! ```no_run
 //! use tautline::Endpoint;
