@@ -16,9 +16,9 @@
 //! a group of themselves ([`Group::shrink`]); the example `survive` shows how. A call that is refused for its
 //! arguments has not been made: the member may call again, and the group is as it was.
 //!
-//! Members are numbered from 0 in each group ([`Group::member`]), and collectives name roots and neighbours by
-//! these numbers. Tagged messages name ranks; [`Group::ranks`] has the rank of each member. An operator that
-//! is a closure is taken to be associative, and not to be commutative.
+//! Members are numbered from 0 in each group ([`Group::member`]), and collectives name roots and neighbours
+//! by these numbers. Tagged messages name ranks; [`Group::ranks`] has the rank of each member. An operator
+//! that is a closure is taken to be associative, and not to be commutative.
 //!
 //! ```no_run
 //! use tautline::Endpoint;
