@@ -63,8 +63,8 @@ impl Member {
     }
 
     /// How many addresses it has.
-    pub(crate) fn address_count(&self) -> usize {
-        1 + self.more.len()
+    pub(crate) fn address_count(&self) -> u8 {
+        1 + self.more.len() as u8
     }
 
     /// The address that its socket is bound to: its only one, or the unspecified one.

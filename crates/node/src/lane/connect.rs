@@ -211,7 +211,7 @@ impl Lane {
 
     /// Frames for a peer go to this address of its rank and to this port from now on; to lane 0 if the port
     /// is zero. False if there is no route.
-    fn set_route(&mut self, now: Nanos, rank: Rank, (address, port): (usize, u16)) -> bool {
+    fn set_route(&mut self, now: Nanos, rank: Rank, (address, port): (u8, u16)) -> bool {
         let Lane { peers, port: out, .. } = self;
         let Ok(route) = peers.route(&mut *out.device, rank, address, port) else { return false };
         let max_frame = out.device.max_frame(route);

@@ -107,7 +107,7 @@ impl Peers {
         &mut self,
         device: &mut dyn Datagram,
         rank: Rank,
-        number: usize,
+        number: u8,
         port: u16,
     ) -> io::Result<RouteId> {
         self.roster.route(device, rank, number, port)

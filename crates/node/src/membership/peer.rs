@@ -56,10 +56,10 @@ pub(crate) struct Peer {
     /// The process was started again, while the channel to its former life was still up.
     pub(crate) restarted: bool,
     /// The number of the address of its rank that frames go to (J-28).
-    pub(crate) address: usize,
+    pub(crate) address: u8,
     /// Where the hello came from that was answered last, and the number of that address, if the peer is
     /// another lane than lane 0 of its rank (H-13) or its rank has several addresses (J-28).
-    pub(crate) answered_at: Option<(RouteId, usize)>,
+    pub(crate) answered_at: Option<(RouteId, u8)>,
     liveness: Option<Arc<Liveness>>,
 }
 

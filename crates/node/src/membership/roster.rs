@@ -165,22 +165,22 @@ impl Roster {
     }
 
     /// How many addresses the rank of a peer has.
-    pub(crate) fn address_count(&self, rank: Rank) -> usize {
+    pub(crate) fn address_count(&self, rank: Rank) -> u8 {
         self.member(Address::from(rank).rank).address_count()
     }
 
     /// One of the addresses of a peer's rank, by its number.
-    pub(crate) fn address(&self, rank: Rank, number: usize) -> SocketAddr {
+    pub(crate) fn address(&self, rank: Rank, number: u8) -> SocketAddr {
         let member = self.member(Address::from(rank).rank);
-        member.addresses().nth(number).unwrap_or(member.addr)
+        member.addresses().nth(number.into()).unwrap_or(member.addr)
     }
 
     /// The number of the address of a peer's rank that a frame came from, if it is one of several. The port
     /// does not tell: frames come from others than the bound one (D-33).
-    pub(crate) fn address_from(&self, rank: Rank, source: Option<SocketAddr>) -> Option<usize> {
+    pub(crate) fn address_from(&self, rank: Rank, source: Option<SocketAddr>) -> Option<u8> {
         let member = self.member(Address::from(rank).rank);
         let source = source.filter(|_| member.address_count() > 1)?;
-        member.addresses().position(|addr| addr.ip() == source.ip())
+        (0..).zip(member.addresses()).find(|(_, addr)| addr.ip() == source.ip()).map(|(number, _)| number)
     }
 
     /// The route to a peer at the address of its rank with this number, whose lane has this port; to lane 0
@@ -189,7 +189,7 @@ impl Roster {
         &mut self,
         device: &mut dyn Datagram,
         rank: Rank,
-        number: usize,
+        number: u8,
         port: u16,
     ) -> io::Result<RouteId> {
         let mut to = self.address(rank, number);

@@ -326,7 +326,7 @@ fn addresses_are_tried_in_turn() {
         Arc::make_mut(&mut job.members)[1] = Member::at(&addrs).unwrap();
     });
     pair.lanes[0].connect(pair.now, 1);
-    let mut sent: Vec<(usize, u64, Vec<u8>)> = Vec::new();
+    let mut sent: Vec<(u8, u64, Vec<u8>)> = Vec::new();
     while sent.len() < 14 {
         pair.now = pair.now.max(pair.lanes[0].next_deadline().unwrap());
         pair.poll(0);
