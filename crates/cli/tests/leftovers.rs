@@ -4,6 +4,7 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -142,6 +143,27 @@ fn a_killed_supervisor_leaves_nothing() {
     assert_eq!(common::read_line(job.launcher.stdout.as_mut().unwrap()), "up");
     kill(job.launcher.id(), "KILL");
     until(PATIENCE, || marked(&job.mark).is_empty());
+}
+
+/// J-25: a launcher that begins when its supervisor is gone starts nothing. One that has only inherited the
+/// variable of another one is none of that.
+#[test]
+fn a_launcher_without_its_supervisor_starts_nothing() {
+    // As a supervisor leaves it: inherited, and under this name.
+    let record = rustix::fs::memfd_create("tautline-record", rustix::fs::MemfdFlags::empty()).unwrap();
+    let run = |descriptor: i32| {
+        let mut command = tautline();
+        command.args(["run", "-n", "1", "--", "echo", "up"]);
+        // No process of these tests is a child of the first one.
+        command.env("TAUTLINE_SUPERVISOR", format!("1 {descriptor} {descriptor} {descriptor}"));
+        command.output().unwrap()
+    };
+    let alone = run(record.as_raw_fd());
+    let error = String::from_utf8_lossy(&alone.stderr);
+    assert!(!alone.status.success() && alone.stdout.is_empty(), "{alone:?}");
+    assert!(error.contains("was killed before the job began"), "{error}");
+    let below = run(999);
+    assert!(below.status.success() && below.stdout == b"up\n", "{below:?}");
 }
 
 /// J-25: the launcher is killed. Its supervisor ends everything, and unlinks what it can.

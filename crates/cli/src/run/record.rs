@@ -17,13 +17,22 @@ use crate::sys::Inherited;
 /// Begins a line that says how many ranks have joined since. In a description it is a comment.
 const JOINED: &str = "# joined ";
 
+/// The name of the memory, for those who look at descriptors.
+const NAME: &str = "tautline-record";
+
 /// The job's description, in memory that a launcher or agent and its supervisor share.
 #[derive(Debug)]
 pub struct Record(File);
 
 impl Record {
     pub fn new() -> io::Result<Record> {
-        Ok(Record(memfd_create("tautline-record", MemfdFlags::CLOEXEC)?.into()))
+        Ok(Record(memfd_create(NAME, MemfdFlags::CLOEXEC)?.into()))
+    }
+
+    /// Whether this descriptor of the process is that of a record.
+    pub fn is_at(number: i32) -> bool {
+        let name = std::fs::read_link(format!("/proc/self/fd/{number}"));
+        name.is_ok_and(|name| name.to_string_lossy().starts_with(&format!("/memfd:{NAME}")))
     }
 
     /// Lets the next child inherit it.
@@ -72,6 +81,8 @@ impl Record {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use tautline::Member;
     use tautline::node::link::JobKey;
 
@@ -82,6 +93,7 @@ mod tests {
     fn records_read_back() {
         let mut record = Record::new().unwrap();
         assert!(record.read().is_none());
+        assert!(Record::is_at(record.0.as_raw_fd()) && !Record::is_at(2));
         let mut record = Record::new().unwrap();
         let members = vec![Member::new("127.0.0.1:7000".parse().unwrap())];
         let joined = Rc::<Cell<u32>>::default();

@@ -10,7 +10,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitCode};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::record::Record;
 use super::{leftovers, limits};
@@ -90,12 +90,14 @@ fn supervised() -> Result<Option<Launcher>> {
     let Some(told) = std::env::var(SUPERVISOR).ok() else { return Ok(None) };
     let numbers: Option<Vec<i32>> = told.split(' ').map(|word| word.parse().ok()).collect();
     let parent = rustix::process::getppid().map(rustix::process::Pid::as_raw_pid);
-    // A process further down may have inherited the variable.
-    let Some([supervisor, signals @ .., record]) =
-        numbers.as_deref().filter(|all| all.first().copied() == parent)
-    else {
+    let Some([supervisor, signals @ .., record]) = numbers.as_deref() else { return Ok(None) };
+    if Some(*supervisor) != parent {
+        // A process further down may have inherited the variable, but not the descriptor.
+        if Record::is_at(*record) {
+            bail!("the process that was to supervise the job was killed before the job began");
+        }
         return Ok(None);
-    };
+    }
     let taken = || -> io::Result<_> { Ok((Signals::take_over(signals)?, Record::take(*record)?)) };
     let (signals, record) =
         taken().context("cannot take over what the supervisor has left\nthe reason was")?;
