@@ -516,7 +516,7 @@ fn collectives_are_tuned() {
         String::from_utf8(out.stdout).unwrap()
     };
     assert!(doctor(&table).contains(&format!("{lines} lines of TAUTLINE_CHOICES")));
-    assert!(doctor("broadcast 8 2 magic").contains("an algorithm that the collective does not have"));
+    assert!(doctor("broadcast 8 2 magic").contains("an algorithm that broadcast does not have (binomial"));
 }
 
 #[test]
