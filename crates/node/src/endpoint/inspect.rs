@@ -16,7 +16,7 @@ impl Endpoint {
         self.shared.rank
     }
 
-    /// The number of this endpoint's lane: the rank, for lane 0. See [`Address`].
+    /// The number of this endpoint's lane: the rank, for lane 0. See [`crate::Address`].
     #[inline]
     pub fn number(&self) -> Rank {
         self.shared.number
