@@ -258,9 +258,9 @@ impl Worker {
                 let outcome = timed(|| tagged.ping_pong(side, warm_up(count), count))?;
                 tagged.close(&mut setup).map(|()| outcome)
             }
-            Work::Stream { bytes, count, .. } if matches!(style, Style::Tag | Style::TagQueues) => {
+            Work::Stream { bytes, count, window, .. } if matches!(style, Style::Tag | Style::TagQueues) => {
                 let mut tagged = TaggedSide::open(&mut setup, device, style, bytes)?;
-                let outcome = moved(|| tagged.stream(side, count))?;
+                let outcome = moved(|| tagged.stream(side, count, window))?;
                 tagged.close(&mut setup).map(|()| outcome)
             }
             Work::PingPong { bytes, count, .. } => {

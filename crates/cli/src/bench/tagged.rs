@@ -95,11 +95,38 @@ impl TaggedSide {
         Ok(if side == Side::A { round_trips } else { Vec::new() })
     }
 
-    /// One way, with several sends and receives under way, and an answer at the end. As in the rivals' stream
-    /// (`rivals/team.c`), each buffer is rewritten, or read and posted again, as soon as it is free.
-    pub fn stream(&mut self, side: Side, count: u64) -> io::Result<Measured> {
+    /// One way, with the calls of the rivals' stream (`rivals/team.c`).
+    pub fn stream(&mut self, side: Side, count: u64, window: Option<u64>) -> io::Result<Measured> {
+        if self.outgoing.len() < LONG {
+            self.stream_short(side, count, window)
+        } else {
+            self.stream_long(side, count)
+        }
+    }
+
+    /// By blocking calls, with an answer after each window and at the end.
+    fn stream_short(&mut self, side: Side, count: u64, window: Option<u64>) -> io::Result<Measured> {
+        let watch = Stopwatch::start();
+        for number in 1..=count {
+            match side {
+                Side::A => self.send(number)?,
+                Side::B => self.receive(number)?,
+            }
+            if number == count || window.is_some_and(|window| number.is_multiple_of(window)) {
+                match side {
+                    Side::A => drop(self.tags.receive(self.peer, ANSWER, &mut Vec::new()).map_err(other)?),
+                    Side::B => self.tags.send(self.peer, ANSWER, b"").map_err(other)?,
+                }
+            }
+        }
+        Ok(watch.stop(count, count * self.outgoing.len() as u64, 0))
+    }
+
+    /// With several sends and receives under way, and an answer at the end: each buffer is rewritten, or read
+    /// and posted again, as soon as it is free.
+    fn stream_long(&mut self, side: Side, count: u64) -> io::Result<Measured> {
         let bytes = self.outgoing.len();
-        let slots = (SLOT_BYTES / bytes.max(1)).clamp(3, AHEAD).min(count as usize);
+        let slots = (SLOT_BYTES / bytes).clamp(3, AHEAD).min(count as usize);
         let mut spare: Vec<Vec<u8>> = (0..slots).map(|_| vec![1; bytes]).collect();
         let mut receives = VecDeque::with_capacity(slots);
         if side == Side::B {
@@ -112,11 +139,6 @@ impl TaggedSide {
         }
         let watch = Stopwatch::start();
         match side {
-            // These are taken at once, into credit and rings.
-            Side::A if bytes < LONG => {
-                (1..=count).try_for_each(|number| self.send(number))?;
-                self.tags.receive(self.peer, ANSWER, &mut Vec::new()).map_err(other)?;
-            }
             Side::A => {
                 self.start_sends(spare, count)?;
                 self.tags.receive(self.peer, ANSWER, &mut Vec::new()).map_err(other)?;

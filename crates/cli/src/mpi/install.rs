@@ -159,9 +159,9 @@ pub fn remove(folder: &Path) -> Result<()> {
         let _ = fs::remove_dir(folder.join(part));
     }
     let _ = fs::remove_dir(folder);
-    // The folder of this user's data that was made for it, if nothing else is there.
-    if let Some(parent) = folder.parent().filter(|parent| parent.ends_with("tautline")) {
-        let _ = fs::remove_dir(parent);
+    // This user's folder of tautline's data was made for it. It stays if anything else is there.
+    if super::data_folder().is_some_and(|data| folder == data.join("mpi")) {
+        let _ = folder.parent().map(fs::remove_dir);
     }
     println!("removed {removed} files from {}", folder.display());
     Ok(())

@@ -75,15 +75,19 @@ pub fn mpi(args: MpiArgs) -> Result<ExitCode> {
 /// The name of the variable that has the folder.
 const PREFIX: &str = "TAUTLINE_MPI";
 
+/// The folder of this user's data of tautline.
+fn data_folder() -> Option<PathBuf> {
+    let data = std::env::var_os("XDG_DATA_HOME").filter(|text| !text.is_empty()).map(PathBuf::from);
+    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".local/share"));
+    data.or_else(home).map(|folder| folder.join("tautline"))
+}
+
 /// The folder that MPI is installed in.
 fn prefix(given: Option<PathBuf>) -> Result<PathBuf> {
     let named = given.or_else(|| std::env::var_os(PREFIX).filter(|text| !text.is_empty()).map(PathBuf::from));
-    let data = || {
-        let data = std::env::var_os("XDG_DATA_HOME").filter(|text| !text.is_empty()).map(PathBuf::from);
-        let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".local/share"));
-        data.or_else(home).map(|folder| folder.join("tautline/mpi"))
-    };
-    let found = named.or_else(data).context("there is no HOME\nname a folder: --prefix DIR")?;
+    let found = named
+        .or_else(|| Some(data_folder()?.join("mpi")))
+        .context("there is no HOME\nname a folder: --prefix DIR")?;
     Ok(std::path::absolute(found)?)
 }
 

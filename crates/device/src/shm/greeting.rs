@@ -90,8 +90,17 @@ pub enum Refusal {
     Other,
 }
 
-/// The kind of the error that [`Refusal::UnknownRank`] becomes.
-const UNKNOWN_RANK: io::ErrorKind = io::ErrorKind::PermissionDenied;
+/// What is in the error that [`Refusal::UnknownRank`] becomes: kinds of errors are the system's, too.
+#[derive(Debug)]
+struct UnknownRank;
+
+impl std::error::Error for UnknownRank {}
+
+impl std::fmt::Display for UnknownRank {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the peer does not know this rank")
+    }
+}
 
 impl Refusal {
     /// What to tell a process that cannot be served because of `error`.
@@ -105,7 +114,7 @@ impl Refusal {
 
     /// Whether an error is [`Refusal::UnknownRank`] of the peer.
     pub fn is_unknown_rank(error: &io::Error) -> bool {
-        error.kind() == UNKNOWN_RANK
+        error.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<UnknownRank>)
     }
 
     /// Returns the bytes of a refusal, as long as a greeting; `prove` as in [`Greeting::to_bytes`].
@@ -148,7 +157,7 @@ impl From<Refusal> for io::Error {
                 "the peer has no memory or address space left; raise its limits (ulimit -v, ulimit -m), or \
                  start fewer processes"
             }
-            Refusal::UnknownRank => return io::Error::new(UNKNOWN_RANK, "the peer does not know this rank"),
+            Refusal::UnknownRank => return io::Error::new(io::ErrorKind::ConnectionRefused, UnknownRank),
             Refusal::Other => "the peer could not map what was handed over; its log says why",
         };
         io::Error::new(io::ErrorKind::ConnectionRefused, why)
@@ -172,6 +181,9 @@ mod tests {
         for refusal in [Refusal::Descriptors, Refusal::Memory, Refusal::UnknownRank, Refusal::Other] {
             let bytes = refusal.to_bytes(prove);
             assert_eq!(Refusal::is_unknown_rank(&refusal.into()), refusal == Refusal::UnknownRank);
+            for kind in [io::ErrorKind::PermissionDenied, io::ErrorKind::ConnectionRefused] {
+                assert!(!Refusal::is_unknown_rank(&kind.into()), "of the system");
+            }
             assert_eq!(Refusal::parse(&bytes, prove), Some(refusal));
             assert_eq!(Greeting::parse(&bytes, prove), None);
             for i in 0..GREETING_LEN {

@@ -21,7 +21,7 @@ impl Lane {
             // J-28: as when the lane was opened.
             self.port.device.want_sources(true);
         }
-        self.peers.join(rank, member);
+        self.peers.roster_mut().join(rank, member);
     }
 
     /// Makes sure that a peer is there. False if the job has no such rank.
@@ -126,7 +126,7 @@ impl Lane {
                 // H-13: only the lane itself knows its port.
                 let Lane { peers, port, .. } = self;
                 let lane_port = if shake.from_lane == 0 { 0 } else { shake.port };
-                let answer_to = peers.route(&mut *port.device, rank, address, lane_port);
+                let answer_to = peers.roster_mut().route(&mut *port.device, rank, address, lane_port);
                 let Ok(answer_to) = answer_to else { return };
                 route = answer_to;
             }
@@ -190,7 +190,7 @@ impl Lane {
             return self.port.device.want_sources(true);
         };
         let Lane { peers, port, .. } = self;
-        if let Some((route, refusal)) = peers.refuse_unknown(&mut *port.device, hello, source) {
+        if let Some((route, refusal)) = peers.roster_mut().refuse_unknown(&mut *port.device, hello, source) {
             port.send_bytes(route, &refusal);
         }
     }
@@ -213,7 +213,7 @@ impl Lane {
     /// is zero. False if there is no route.
     fn set_route(&mut self, now: Nanos, rank: Rank, (address, port): (u8, u16)) -> bool {
         let Lane { peers, port: out, .. } = self;
-        let Ok(route) = peers.route(&mut *out.device, rank, address, port) else { return false };
+        let Ok(route) = peers.roster_mut().route(&mut *out.device, rank, address, port) else { return false };
         let max_frame = out.device.max_frame(route);
         let peer = peers.member_mut(rank);
         peer.address = address;

@@ -433,10 +433,16 @@ impl Lane {
         self.request_activity() + self.groups.changes()
     }
 
-    /// Why no message can come to a receive of any source: nobody is left who could send one.
+    /// Why no message can come to a receive of any source: nobody is left who could send one. All peers are
+    /// looked at once after each loss.
     #[inline]
-    pub(crate) fn why_alone(&self) -> Option<crate::tags::Failure> {
-        self.tags.last_loss().filter(|_| self.peers.are_all_lost())
+    pub(crate) fn why_alone(&mut self) -> Option<crate::tags::Failure> {
+        let loss = self.tags.last_loss()?;
+        if self.peers.are_all_lost() {
+            return Some(loss);
+        }
+        self.tags.forget_loss();
+        None
     }
 
     /// Ends a receive of any source if nobody is left who could send a message (E-16).

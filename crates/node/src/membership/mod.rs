@@ -14,9 +14,8 @@ pub(crate) use peer::Peer;
 pub use peer::{Liveness, PeerState};
 
 use std::io;
-use std::net::SocketAddr;
 
-use tautline_device::{Datagram, RouteId};
+use tautline_device::Datagram;
 use tautline_link::HandshakeFrame;
 use tautline_wire::handshake::Handshake;
 
@@ -76,11 +75,6 @@ impl Peers {
         all && size > 1 && ranks_lost + 1 == size
     }
 
-    /// The job has one more rank, if it can have this one.
-    pub(crate) fn join(&mut self, rank: Rank, member: Member) {
-        self.roster.join(rank, member);
-    }
-
     /// The number of this lane.
     pub(crate) fn me(&self) -> Rank {
         self.roster.me()
@@ -91,26 +85,9 @@ impl Peers {
         &self.roster
     }
 
-    /// As [`Roster::refuse_unknown`].
-    pub(crate) fn refuse_unknown(
-        &mut self,
-        device: &mut dyn Datagram,
-        hello: &Handshake,
-        source: SocketAddr,
-    ) -> Option<(RouteId, HandshakeFrame)> {
-        self.roster.refuse_unknown(device, hello, source)
-    }
-
-    /// The route to a peer at the address of its rank with this number, whose lane has this port; to lane 0
-    /// if the port is zero.
-    pub(crate) fn route(
-        &mut self,
-        device: &mut dyn Datagram,
-        rank: Rank,
-        number: u8,
-        port: u16,
-    ) -> io::Result<RouteId> {
-        self.roster.route(device, rank, number, port)
+    /// The same, which also keeps the routes to them.
+    pub(crate) fn roster_mut(&mut self) -> &mut Roster {
+        &mut self.roster
     }
 
     /// Whether a handshake frame comes from a rank of the job, added or not.

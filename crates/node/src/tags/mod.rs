@@ -121,7 +121,7 @@ pub(crate) struct Tags {
     activity: u64,
     /// A message has matched, and no other receive of its context waits.
     last_matched: bool,
-    /// The last loss of a peer, until another one is up: perhaps nobody is left.
+    /// The last loss of a peer, until another one is up or is known to be left (E-16).
     last_loss: Option<Failure>,
 }
 

@@ -196,10 +196,15 @@ impl Tags {
         Some(self.receives.remove(id.0)?.buffer)
     }
 
-    /// The last loss of a peer, unless another one has been up since.
+    /// The last loss of a peer, unless another one has been up since or it was forgotten.
     #[inline]
     pub(crate) fn last_loss(&self) -> Option<Failure> {
         self.last_loss
+    }
+
+    /// Others are left.
+    pub(crate) fn forget_loss(&mut self) {
+        self.last_loss = None;
     }
 
     /// Ends a receive that waits for a message of any source: nobody is left to send one.

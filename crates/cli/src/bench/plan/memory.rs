@@ -41,8 +41,8 @@ impl Plan {
         self.tagged();
     }
 
-    /// Messages with tags beside plain ones: the time of a short one, also behind long queues, and bandwidth
-    /// against size.
+    /// Messages with tags beside plain ones: the time of a short one, also behind long queues, the rate of
+    /// short ones, and bandwidth against size.
     fn tagged(&mut self) {
         for (device, message, base) in [
             (Device::Shm, shared(Policy::Spin), 900.0),
@@ -53,6 +53,9 @@ impl Plan {
             self.add(Test::Latency, memory(device, Style::Tag), work, Load::Idle, beside);
             let empty = Some(Limit::soft(memory(device, Style::Tag)));
             self.add(Test::Latency, memory(device, Style::TagQueues), work, Load::Idle, empty);
+            let count = self.extent.count(if device == Device::Shm { 100.0 } else { 2_500.0 }, 1.0);
+            let work = Work::Stream { bytes: 8, count, window: Some(64), batch: false, touch: Touch::Both };
+            self.add(Test::Rate, memory(device, Style::Tag), work, Load::Idle, beside);
             for bytes in [8, 4 << 10, 64 << 10, 1 << 20] {
                 let each_ns = if device == Device::Shm { 250.0 } else { 1_500.0 };
                 let count = self.extent.count(each_ns + bytes as f64 / 4.0, 1.5);
