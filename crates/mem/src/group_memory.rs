@@ -45,6 +45,11 @@ const SLOTS: usize = CLAIMS + 64 * ROUNDS as usize;
 const RESULT: usize = 16;
 /// Bytes of a slot. No multiple of a page: the same line of all slots would compete for a few cache sets.
 const SLOT: usize = MAX_GROUP_BYTES + 64;
+/// Where a member's bytes begin in its slot, if its word is in front of them.
+const BEHIND_WORD: usize = 8;
+/// In groups of so many members each has a word in every round, in front of its bytes: one line has both, and
+/// nobody else writes there. In larger groups the words of all members are next to each other.
+const WORDS_APART: usize = 2;
 
 /// Bits of a member's word that tell operations apart; the bits above are the number of operations.
 const SIGNATURE_BITS: u32 = 16;
@@ -96,8 +101,8 @@ pub struct GroupMemory {
     members: usize,
     /// Operations that this member has left. Not shared with others.
     turn: AtomicU64,
-    /// What this member's word must be.
-    own: AtomicU64,
+    /// What this member's word must be; if it has one in each round, by round.
+    own: [AtomicU64; ROUNDS as usize],
 }
 
 const fn round_len(members: usize) -> usize {
@@ -141,7 +146,8 @@ impl GroupMemory {
     fn over(segment: Arc<Segment>, me: usize, members: usize) -> GroupMemory {
         assert!(me < members && members <= MAX_GROUP_MEMBERS);
         assert!(segment.len() >= SLOTS + ROUNDS as usize * round_len(members));
-        GroupMemory { segment, me, members, turn: AtomicU64::new(0), own: AtomicU64::new(0) }
+        let own = std::array::from_fn(|_| AtomicU64::new(0));
+        GroupMemory { segment, me, members, turn: AtomicU64::new(0), own }
     }
 
     /// The descriptor, for the other members.
@@ -172,14 +178,39 @@ impl GroupMemory {
     }
 
     #[inline]
-    fn word_of(&self, member: usize) -> &AtomicU64 {
-        self.segment.word(ENTERED + 8 * member)
+    fn are_words_apart(&self) -> bool {
+        self.members <= WORDS_APART
+    }
+
+    /// The word that tells whether a member has entered an operation: the number in it is greater then.
+    #[inline]
+    fn word_of(&self, member: usize, operation: u64) -> &AtomicU64 {
+        let at = if self.are_words_apart() { self.slot(operation, member) } else { ENTERED + 8 * member };
+        self.segment.word(at)
+    }
+
+    /// What that word of this member must be.
+    #[inline]
+    fn own_word(&self, operation: u64) -> &AtomicU64 {
+        &self.own[if self.are_words_apart() { (operation % ROUNDS) as usize } else { 0 }]
+    }
+
+    /// Whether a member has entered so many operations.
+    #[inline]
+    fn has_entered(&self, member: usize, operations: u64) -> bool {
+        operations == 0 || count(self.word_of(member, operations - 1).load(Ordering::Acquire)) >= operations
     }
 
     /// Where the round of an operation is.
     #[inline]
     fn round(&self, operation: u64) -> usize {
         SLOTS + (operation % ROUNDS) as usize * round_len(self.members)
+    }
+
+    /// Where a member's bytes are.
+    #[inline]
+    fn bytes_of(&self, operation: u64, member: usize) -> usize {
+        self.slot(operation, member) + if self.are_words_apart() { BEHIND_WORD } else { 0 }
     }
 
     #[inline]
@@ -206,10 +237,7 @@ impl GroupMemory {
     #[inline]
     pub fn has_room(&self, operation: u64) -> bool {
         let needed = operation.saturating_sub(ROUNDS - 2);
-        needed == 0
-            || (0..self.members).all(|member| {
-                member == self.me || count(self.word_of(member).load(Ordering::Acquire)) >= needed
-            })
+        needed == 0 || (0..self.members).all(|member| member == self.me || self.has_entered(member, needed))
     }
 
     /// Writes this member's bytes.
@@ -219,15 +247,15 @@ impl GroupMemory {
     #[inline]
     pub fn contribute(&self, operation: u64, bytes: &[u8]) {
         assert!(bytes.len() <= MAX_GROUP_BYTES);
-        self.segment.copy_in(self.slot(operation, self.me), bytes);
+        self.segment.copy_in(self.bytes_of(operation, self.me), bytes);
     }
 
     /// Enters an operation. Members whose calls agree have the same signature.
     #[inline]
     pub fn enter(&self, operation: u64, signature: u16) {
         let word = (operation + 1) << SIGNATURE_BITS | u64::from(signature);
-        self.own.store(word, Ordering::Relaxed);
-        self.word_of(self.me).store(word, Ordering::Release);
+        self.own_word(operation).store(word, Ordering::Relaxed);
+        self.word_of(self.me, operation).store(word, Ordering::Release);
         // Of members that enter at the same time, one sees all; and whoever falls asleep is seen, or sees
         // this (G-18).
         fence(Ordering::SeqCst);
@@ -239,12 +267,12 @@ impl GroupMemory {
     /// If a word says what no member writes there, or a member's call is another one (G-17).
     #[inline]
     pub fn has_all(&self, operation: u64) -> Result<bool, GroupFault> {
-        let own = self.own.load(Ordering::Relaxed);
-        if self.word_of(self.me).load(Ordering::Relaxed) != own {
+        let own = self.own_word(operation).load(Ordering::Relaxed);
+        if self.word_of(self.me, operation).load(Ordering::Relaxed) != own {
             return Err(GroupFault::Corrupt);
         }
         for member in 0..self.members {
-            let word = self.word_of(member).load(Ordering::Acquire);
+            let word = self.word_of(member, operation).load(Ordering::Acquire);
             if count(word) <= operation {
                 return Ok(false);
             }
@@ -257,8 +285,9 @@ impl GroupMemory {
 
     /// Checks that a member which has entered made the same call, as far as that can still be told (G-17).
     pub fn check_call(&self, operation: u64, member: usize) -> Result<(), GroupFault> {
-        let word = self.word_of(member).load(Ordering::Acquire);
-        if word == self.own.load(Ordering::Relaxed) { Ok(()) } else { check_word(operation, word) }
+        let word = self.word_of(member, operation).load(Ordering::Acquire);
+        let own = self.own_word(operation).load(Ordering::Relaxed);
+        if word == own { Ok(()) } else { check_word(operation, word) }
     }
 
     /// Returns whether this member is to compute the result: the first one that asks, after all have entered.
@@ -288,7 +317,7 @@ impl GroupMemory {
     #[inline]
     pub fn read(&self, operation: u64, member: usize, skip: usize, bytes: &mut [u8]) {
         assert!(skip <= MAX_GROUP_BYTES && bytes.len() <= MAX_GROUP_BYTES - skip);
-        self.segment.copy_out(self.slot(operation, member) + skip, bytes);
+        self.segment.copy_out(self.bytes_of(operation, member) + skip, bytes);
     }
 
     /// Writes the result.
@@ -360,9 +389,8 @@ impl GroupMemory {
     /// Whether what is awaited must have been there, by what others have written since: somebody has
     /// overwritten it (G-17). For members that have waited for long.
     pub fn is_overwritten(&self, awaited: Awaited) -> bool {
-        let has_left = |operation: u64, member: usize| {
-            member != self.me && count(self.word_of(member).load(Ordering::Acquire)) > operation + 1
-        };
+        let has_left =
+            |operation: u64, member: usize| member != self.me && self.has_entered(member, operation + 2);
         let any_left = |operation: u64| (0..self.members).any(|member| has_left(operation, member));
         let claimed_by_us = |operation: u64| self.is_claimed(operation) && self.claim(operation).is_err();
         match awaited {
@@ -380,14 +408,14 @@ impl GroupMemory {
 
     /// Whether what is awaited cannot come if a member is gone, by what it has written so far (G-20).
     pub fn needs(&self, awaited: Awaited, member: usize) -> bool {
-        let entered = count(self.word_of(member).load(Ordering::Acquire));
+        let is_missing = |operation: u64| !self.has_entered(member, operation + 1);
         match awaited {
             Awaited::Turn(_) => false,
-            Awaited::Room(operation) => entered < operation.saturating_sub(ROUNDS - 2),
-            Awaited::Entered(operation) | Awaited::Operands(operation) => entered <= operation,
+            Awaited::Room(operation) => !self.has_entered(member, operation.saturating_sub(ROUNDS - 2)),
+            Awaited::Entered(operation) | Awaited::Operands(operation) => is_missing(operation),
             Awaited::Published(operation) | Awaited::Result(operation) => {
                 let claim = self.claim_word(operation).load(Ordering::Relaxed);
-                entered <= operation || claim == (operation + 1) << SIGNATURE_BITS | member as u64
+                is_missing(operation) || claim == (operation + 1) << SIGNATURE_BITS | member as u64
             }
             Awaited::From(_, root) => root == member,
         }

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::group::Members;
 use crate::handle::{self, Comm, Datatype, Errhandler, Info, Op};
 use crate::network::network;
-use crate::op::Operation;
+use crate::op::{self, Kernel, Operation};
 use crate::pool::Pool;
 use crate::topology::Topology;
 
@@ -234,6 +234,15 @@ pub fn short_span(at: *mut c_void, count: i64, handle: Datatype) -> Option<(*mut
     let size = DENSE_SIZES.get(handle.0.wrapping_sub(FIRST_TYPE)).filter(|size| **size > 0)?;
     let len = usize::try_from(u32::try_from(count).ok()?).ok()? * usize::from(*size);
     (len == 0 || !at.is_null()).then_some((at.cast(), len))
+}
+
+/// The loop of a predefined operation over elements of a predefined datatype that lie in memory as they are
+/// packed, and the size of an element. None of others, and if the operation is not defined for the datatype.
+pub fn kernel(op: Op, handle: Datatype) -> Option<(Kernel, usize)> {
+    let place = handle.0.wrapping_sub(FIRST_TYPE);
+    let size = DENSE_SIZES.get(place).filter(|size| **size > 0)?;
+    let single = PREDEFINED.get(place)?.as_ref()?.of.single()?;
+    Some((op::kernel(op, single)?, usize::from(*size)))
 }
 
 /// The sizes of predefined datatypes whose copies lie in memory as they are packed; 0 of others.

@@ -21,8 +21,8 @@ collectives! {
     pub unsafe fn reduce, ireduce, reduce_init: plan_reduce(
         sendbuf: Ptr, recvbuf: Ptr, count: i64, of: Datatype, op: Op, root: c_int
     );
-    /// `MPI_Allreduce`.
-    pub unsafe fn allreduce, iallreduce, allreduce_init: plan_allreduce(
+    /// `MPI_Allreduce` in any case.
+    pub unsafe fn planned_allreduce, iallreduce, allreduce_init: plan_allreduce(
         sendbuf: Ptr, recvbuf: Ptr, count: i64, of: Datatype, op: Op
     );
     /// `MPI_Reduce_scatter_block`.

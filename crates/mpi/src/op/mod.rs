@@ -6,6 +6,8 @@ mod kernels;
 #[cfg(test)]
 mod tests;
 
+pub use kernels::{Kernel, kernel};
+
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 

@@ -6,8 +6,11 @@ use std::time::Duration;
 use tautline_node::TagRequest;
 
 use super::context::Started;
-use super::execution::Execution;
+use super::execution::{Bytes, Execution, advance_in_place};
+use super::plan::Plan;
+use super::reduction::Reduction;
 use super::run::{Planned, Wires};
+use super::shared_op::SharedOp;
 use super::{Group, Inner};
 use crate::SendError;
 use crate::error::{Error, Result};
@@ -137,6 +140,19 @@ impl Inner {
                 Err(error) => return self.or_fail(ticket, Err(error)),
             }
         }
+    }
+
+    /// As [`Inner::drive_shortly`], in the memory of the program.
+    pub(super) fn drive_in_place(
+        &self,
+        ticket: Ticket,
+        op: &mut SharedOp,
+        with: (&Plan, Option<&Reduction>),
+        bytes: &mut Bytes<'_>,
+    ) -> Result<bool> {
+        self.failures.check(ticket.number)?;
+        let done = advance_in_place(self.wires(ticket), &self.sharing, op, with, bytes);
+        if done.is_err() { self.or_fail(ticket, done) } else { done }
     }
 
     /// Appends what ends the wait for a collective, whatever it waits for itself.

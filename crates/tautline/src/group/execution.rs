@@ -3,10 +3,55 @@
 
 use tautline_node::{Awaited, TagRequest};
 
-use super::run::{Planned, Run, Wires};
+use super::plan::{Plan, SharedKind};
+use super::reduction::Reduction;
+use super::run::{Planned, Run, Wires, check_input};
 use super::shared_op::SharedOp;
 use super::sharing::{Board, Sharing};
-use crate::error::Result;
+use crate::error::{Error, Result};
+
+/// The program's memory for a collective.
+#[derive(Debug)]
+pub(super) enum Bytes<'a> {
+    /// Input and output.
+    Apart(&'a [u8], &'a mut [u8]),
+    /// The output takes the place of the input.
+    InPlace(&'a mut [u8]),
+}
+
+impl Bytes<'_> {
+    pub(super) fn input(&self) -> &[u8] {
+        match self {
+            Bytes::Apart(input, _) => input,
+            Bytes::InPlace(values) => values,
+        }
+    }
+
+    pub(super) fn output(&mut self) -> &mut [u8] {
+        match self {
+            Bytes::Apart(_, output) => output,
+            Bytes::InPlace(values) => values,
+        }
+    }
+
+    /// An error unless the lengths are those of the plan.
+    #[inline]
+    pub(super) fn check(&mut self, plan: &Plan) -> Result<()> {
+        check_input(plan, self.input().len())?;
+        let (len, wanted) = (self.output().len(), plan.output_len());
+        if len == wanted {
+            return Ok(());
+        }
+        Err(Error::other(format!("a collective's output has room for {len} bytes, not {wanted}")))
+    }
+
+    /// Writes the output of the member that all others get theirs from: its input.
+    pub(super) fn copy_own(&mut self) {
+        if let Bytes::Apart(input, output) = self {
+            output.copy_from_slice(input);
+        }
+    }
+}
 
 /// A collective under way at one member.
 #[derive(Debug)]
@@ -24,14 +69,21 @@ impl Execution {
 
     /// As [`Execution::new`], with a copy of the input.
     pub(super) fn copied(plan: Planned, input: &[u8]) -> Result<Execution> {
-        Ok(Execution { run: Run::copied(plan, input)?, shared: None })
+        Execution::begun(plan, input, None)
     }
 
-    /// Numbers it among those that go through shared memory, if it may.
-    pub(super) fn share(&mut self, sharing: &Sharing) {
-        if self.run.plan().shared.is_some() {
-            self.shared = sharing.number().map(SharedOp::new);
-        }
+    /// As [`Execution::copied`], for one that may have begun in shared memory.
+    pub(super) fn begun(plan: Planned, input: &[u8], shared: Option<SharedOp>) -> Result<Execution> {
+        Ok(Execution { run: Run::copied(plan, input)?, shared })
+    }
+
+    /// Gives it its place among those that go through shared memory, if it has one.
+    pub(super) fn share(&mut self, shared: Option<SharedOp>) {
+        self.shared = shared;
+    }
+
+    pub(super) fn plan(&self) -> &Plan {
+        self.run.plan()
     }
 
     /// Whether it goes through shared memory, as far as is known.
@@ -46,9 +98,8 @@ impl Execution {
             None => Ok(false),
             Some(Some(board)) => {
                 let done = advance_shared(&mut self.run, wires, board, shared)?;
-                if done && sharing.has_later(shared.number()) {
-                    // It may wait for its turn in another thread.
-                    wires.tags.node().tagged().poll_groups()?;
+                if done {
+                    wake_later(wires, sharing, shared)?;
                 }
                 Ok(done)
             }
@@ -62,11 +113,7 @@ impl Execution {
     /// Waits for a short time for what it needs of others in shared memory. True if that is there.
     pub(super) fn await_shortly(&self, wires: Wires<'_>, sharing: &Sharing) -> bool {
         let (Some(shared), Some(board)) = (&self.shared, sharing.board()) else { return false };
-        match shared.awaited() {
-            // This member has to do something itself.
-            None | Some(Awaited::Turn(_)) => false,
-            Some(awaited) => wires.tags.node().tagged().await_group_shortly(&board.memory, awaited),
-        }
+        await_shortly(wires, board, shared)
     }
 
     /// Has the lane wait for what it needs of others in shared memory.
@@ -138,4 +185,44 @@ fn advance_shared(run: &mut Run, wires: Wires<'_>, board: &Board, shared: &mut S
     let done = shared.finish(wires, board, (call, run.plan(), run.reduction()), &mut output);
     run.put_output(output);
     done
+}
+
+/// Carries out a collective through shared memory, in the memory of the program, as far as it goes without a
+/// long wait. True if that was all.
+#[inline]
+pub(super) fn advance_in_place(
+    wires: Wires<'_>,
+    sharing: &Sharing,
+    shared: &mut SharedOp,
+    (plan, reduction): (&Plan, Option<&Reduction>),
+    bytes: &mut Bytes<'_>,
+) -> Result<bool> {
+    let (Some(board), Some(call)) = (sharing.board(), plan.shared) else { return Ok(false) };
+    loop {
+        let is_in = shared.has_entered() || shared.enter(wires, board, call, bytes.input())?;
+        if is_in && shared.finish(wires, board, (call, plan, reduction), bytes.output())? {
+            if call.kind == (SharedKind::Broadcast { root: wires.me }) {
+                bytes.copy_own();
+            }
+            return wake_later(wires, sharing, shared).map(|()| true);
+        }
+        if !await_shortly(wires, board, shared) {
+            return Ok(false);
+        }
+    }
+}
+
+/// After the end of an operation: one of another thread may wait for its turn.
+#[inline]
+fn wake_later(wires: Wires<'_>, sharing: &Sharing, shared: &SharedOp) -> Result<()> {
+    if sharing.has_later(shared.number()) { Ok(wires.tags.node().tagged().poll_groups()?) } else { Ok(()) }
+}
+
+/// Waits for a short time for what an operation needs of others. True if that is there.
+fn await_shortly(wires: Wires<'_>, board: &Board, shared: &SharedOp) -> bool {
+    match shared.awaited() {
+        // This member has to do something itself.
+        None | Some(Awaited::Turn(_)) => false,
+        Some(awaited) => wires.tags.node().tagged().await_group_shortly(&board.memory, awaited),
+    }
 }

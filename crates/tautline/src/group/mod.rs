@@ -73,10 +73,11 @@ use crate::error::{Error, Result};
 use crate::tags::{RequestId, Tags};
 use collective::Ticket;
 use context::{Id, Purpose};
-use execution::Execution;
+use execution::{Bytes, Execution};
 use failure::Failures;
 use plan::Plan;
 use plans::Plans;
+use shared_op::SharedOp;
 use sharing::Sharing;
 
 /// A group of ranks. `Send`, `Sync` and cheap to clone; clones are the same group. It is freed when the last
@@ -292,12 +293,21 @@ impl Group {
         group.ok_or(Error::Violation("a member that is not in its group's duplicate"))
     }
 
+    /// Numbers a collective among those that go through shared memory, if it may.
+    fn shared_op(&self, plan: &Plan) -> Option<SharedOp> {
+        let may_share = plan.shared.is_some() && !self.0.tags.node().is_virtual();
+        if may_share { self.0.sharing.number().map(SharedOp::new) } else { None }
+    }
+
     /// Numbers a collective.
-    fn number(&self, run: &mut Execution) -> Ticket {
-        if !self.0.tags.node().is_virtual() {
-            run.share(&self.0.sharing);
-        }
+    fn ticket(&self) -> Ticket {
         Ticket::once(self.0.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Numbers a collective that has its own memory.
+    fn number(&self, run: &mut Execution) -> Ticket {
+        run.share(self.shared_op(run.plan()));
+        self.ticket()
     }
 
     /// Whether the members share memory for short collectives; none if that has not been decided. They agree
@@ -321,16 +331,32 @@ impl Group {
 
     /// As [`Group::run`], with an output of the right length.
     pub fn run_into(&self, call: &Call, input: &[u8], output: &mut [u8]) -> Result<()> {
-        let plan = self.plan(call)?;
-        let (len, wanted) = (output.len(), plan.0.output_len());
-        if len != wanted {
-            return Err(Error::other(format!(
-                "a collective's output has room for {len} bytes, not {wanted}"
-            )));
+        self.carry_out(call, Bytes::Apart(input, output))
+    }
+
+    /// As [`Group::run`], for a collective whose output is as long as its input, and takes its place.
+    pub fn run_in_place(&self, call: &Call, values: &mut [u8]) -> Result<()> {
+        self.carry_out(call, Bytes::InPlace(values))
+    }
+
+    /// Carries out a collective in the memory of the program. What goes through shared memory without a long
+    /// wait needs no memory of its own.
+    fn carry_out(&self, call: &Call, mut bytes: Bytes<'_>) -> Result<()> {
+        let plan = self.0.plans.get(call, (self.0.me, self.size()), &self.0.choices)?;
+        bytes.check(&plan)?;
+        let mut op = self.shared_op(&plan);
+        let ticket = self.ticket();
+        if let Some(op) = &mut op
+            && self.0.drive_in_place(ticket, op, (&plan, call.reduction()), &mut bytes)?
+        {
+            return Ok(());
         }
-        let mut run = Execution::copied(plan, input)?;
-        self.0.drive(self.number(&mut run), &mut run)?;
-        run.copy_output(output);
+        let mut run = Execution::begun((plan, call.reduction().cloned()), bytes.input(), op)?;
+        self.0.drive(ticket, &mut run)?;
+        match call {
+            Call::Broadcast { root, .. } if *root == self.0.me => bytes.copy_own(),
+            _ => run.copy_output(bytes.output()),
+        }
         Ok(())
     }
 

@@ -363,7 +363,8 @@ fn absent(plan: &Plan) -> Vec<Data> {
     plan.sizes.iter().map(|_| Data::Absent).collect()
 }
 
-fn check_input(plan: &Plan, len: usize) -> Result<()> {
+#[inline]
+pub(super) fn check_input(plan: &Plan, len: usize) -> Result<()> {
     let wanted = plan.input_len();
     if len == wanted {
         return Ok(());

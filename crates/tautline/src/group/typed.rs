@@ -112,11 +112,7 @@ impl Group {
     pub fn broadcast<T: Item>(&self, root: usize, values: &mut [T]) -> Result<()> {
         let call = Call::Broadcast { root, len: size_of_val(values) };
         let bytes = values.as_mut_bytes();
-        if self.member() == root {
-            self.run(&call, bytes).map(drop)
-        } else {
-            self.run_into(&call, &[], bytes)
-        }
+        if self.member() == root { self.run_in_place(&call, bytes) } else { self.run_into(&call, &[], bytes) }
     }
 
     /// Gives the root the values of all members, in order. At the root `all` has room for them; elsewhere it
@@ -198,17 +194,17 @@ impl Group {
     /// stay as they are.
     pub fn reduce<T: Item>(&self, root: usize, values: &mut [T], operator: impl Operator<T>) -> Result<()> {
         let call = Call::Reduce { root, len: size_of_val(values), with: Reduction::of(operator) };
-        let result = self.run(&call, values.as_bytes())?;
         if self.member() == root {
-            values.as_mut_bytes().copy_from_slice(&result);
+            self.run_in_place(&call, values.as_mut_bytes())
+        } else {
+            self.run_into(&call, values.as_bytes(), &mut [])
         }
-        Ok(())
     }
 
     /// Replaces everybody's values by the reduction of all members' values, element by element.
     pub fn all_reduce<T: Item>(&self, values: &mut [T], operator: impl Operator<T>) -> Result<()> {
         let call = Call::AllReduce { len: size_of_val(values), with: Reduction::of(operator) };
-        self.replace(&call, values)
+        self.run_in_place(&call, values.as_mut_bytes())
     }
 
     /// Gives each member its part, of `lens` values, of the reduction of all members' values.
@@ -226,7 +222,7 @@ impl Group {
     /// Replaces the values by the reduction of those of the members up to this one.
     pub fn scan<T: Item>(&self, values: &mut [T], operator: impl Operator<T>) -> Result<()> {
         let call = Call::Scan { len: size_of_val(values), with: Reduction::of(operator) };
-        self.replace(&call, values)
+        self.run_in_place(&call, values.as_mut_bytes())
     }
 
     /// Replaces the values by the reduction of those of the members before this one. The first member's stay
@@ -234,16 +230,9 @@ impl Group {
     pub fn exclusive_scan<T: Item>(&self, values: &mut [T], operator: impl Operator<T>) -> Result<()> {
         let call = Call::ExclusiveScan { len: size_of_val(values), with: Reduction::of(operator) };
         if self.member() > 0 {
-            self.replace(&call, values)
+            self.run_in_place(&call, values.as_mut_bytes())
         } else {
-            self.run(&call, values.as_bytes()).map(drop)
+            self.run_into(&call, values.as_bytes(), &mut [])
         }
-    }
-
-    /// Runs a collective whose output takes the place of its input.
-    fn replace<T: Item>(&self, call: &Call, values: &mut [T]) -> Result<()> {
-        let result = self.run(call, values.as_bytes())?;
-        values.as_mut_bytes().copy_from_slice(&result);
-        Ok(())
     }
 }
