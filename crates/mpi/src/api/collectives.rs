@@ -13,10 +13,10 @@ use crate::handle::{Comm, Datatype, Info, Request};
 use crate::objects;
 
 collectives! {
-    /// `MPI_Barrier`.
-    pub unsafe fn barrier, ibarrier, barrier_init: plan_barrier();
-    /// `MPI_Bcast`.
-    pub unsafe fn bcast, ibcast, bcast_init: plan_bcast(buffer: Ptr, count: i64, of: Datatype, root: c_int);
+    /// `MPI_Barrier` in any case.
+    pub unsafe fn planned_barrier, ibarrier, barrier_init: plan_barrier();
+    /// `MPI_Bcast` in any case.
+    pub unsafe fn planned_bcast, ibcast, bcast_init: plan_bcast(buffer: Ptr, count: i64, of: Datatype, root: c_int);
     /// `MPI_Gather`.
     pub unsafe fn gather, igather, gather_init: plan_gather(
         sendbuf: Ptr, sendcount: i64, sendtype: Datatype,

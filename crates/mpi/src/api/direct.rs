@@ -2,65 +2,143 @@
 //! which lie in memory as they are packed. Everything else, and every error in the arguments, is left to the
 //! plans.
 
+use std::ffi::c_int;
+
 use tautline::group::{Call, Reduction};
 
 use super::Ptr;
-use super::plans::in_place;
-use super::reductions::{planned_allreduce, reducer};
+use super::collectives::{planned_barrier, planned_bcast};
+use super::plans::{in_place, rooted};
+use super::reductions::{planned_allreduce, planned_reduce, reducer};
 use crate::error::Result;
 use crate::handle::{Comm, Datatype, Op};
 use crate::network::failure;
-use crate::objects;
+use crate::objects::{self, CommRef};
 
-/// `MPI_Allreduce`.
-pub unsafe fn allreduce(
-    sendbuf: Ptr,
-    recvbuf: Ptr,
-    count: i64,
-    of: Datatype,
-    op: Op,
-    comm: Comm,
-) -> Result<()> {
-    // SAFETY: the arguments are as the standard says.
-    unsafe {
-        match try_allreduce(sendbuf, recvbuf, count, of, op, comm) {
-            Some(done) => done,
-            None => planned_allreduce(sendbuf, recvbuf, count, of, op, comm),
+/// Defines the functions: each tries the usual case, and makes a plan for any other.
+macro_rules! direct {
+    ($($(#[$doc:meta])* $run:ident: $usual:ident, or $planned:ident($($arg:ident: $type:ty),*);)*) => {$(
+        $(#[$doc])*
+        pub unsafe fn $run($($arg: $type,)* comm: Comm) -> Result<()> {
+            // SAFETY: the arguments are as the standard says.
+            unsafe {
+                match $usual($($arg,)* comm) {
+                    Some(done) => done.map_err(failure),
+                    None => $planned($($arg,)* comm),
+                }
+            }
         }
+    )*};
+}
+
+direct! {
+    /// `MPI_Barrier`.
+    barrier: usual_barrier, or planned_barrier();
+    /// `MPI_Bcast`.
+    bcast: usual_bcast, or planned_bcast(buffer: Ptr, count: i64, of: Datatype, root: c_int);
+    /// `MPI_Reduce`.
+    reduce: usual_reduce, or planned_reduce(
+        sendbuf: Ptr, recvbuf: Ptr, count: i64, of: Datatype, op: Op, root: c_int
+    );
+    /// `MPI_Allreduce`.
+    allreduce: usual_allreduce, or planned_allreduce(
+        sendbuf: Ptr, recvbuf: Ptr, count: i64, of: Datatype, op: Op
+    );
+}
+
+/// The result of a collective that was carried out.
+type Done = std::result::Result<(), tautline::Error>;
+
+/// A communicator whose collectives are those of its group.
+fn intra(comm: Comm) -> Option<CommRef> {
+    objects::comm_ref(comm).ok().filter(|object| object.remote.is_none())
+}
+
+/// Memory of the program that is not empty, and in which elements lie as they are packed.
+fn span(at: Ptr, count: i64, of: Datatype) -> Option<(*mut u8, usize)> {
+    let span = objects::span(at, count, of)?;
+    (!in_place(at) && span.1 > 0).then_some(span)
+}
+
+unsafe fn usual_barrier(comm: Comm) -> Option<Done> {
+    Some(intra(comm)?.group().ok()?.run_into(&Call::Barrier, &[], &mut []))
+}
+
+unsafe fn usual_bcast(buffer: Ptr, count: i64, of: Datatype, root: c_int, comm: Comm) -> Option<Done> {
+    let object = intra(comm)?;
+    let ((at, len), root) = (span(buffer, count, of)?, rooted(&object, root).ok()?);
+    let group = object.group().ok()?;
+    let call = Call::Broadcast { root, len };
+    // SAFETY: the arguments are as the standard says: there are `len` bytes, which the program leaves alone
+    // until the collective is complete.
+    unsafe {
+        Some(if object.rank as usize == root {
+            group.run_into(&call, std::slice::from_raw_parts(at, len), &mut [])
+        } else {
+            group.run_into(&call, &[], std::slice::from_raw_parts_mut(at, len))
+        })
     }
 }
 
-/// `MPI_Allreduce` in the usual case. None, with nothing done, if it is another one.
-unsafe fn try_allreduce(
+unsafe fn usual_reduce(
+    sendbuf: Ptr,
+    recvbuf: Ptr,
+    count: i64,
+    of: Datatype,
+    op: Op,
+    root: c_int,
+    comm: Comm,
+) -> Option<Done> {
+    let object = intra(comm)?;
+    let root = rooted(&object, root).ok()?;
+    let with = reduction(op, of)?;
+    if object.rank as usize == root {
+        // SAFETY: the arguments are as the standard says.
+        return unsafe {
+            reduced(&object, (sendbuf, recvbuf), (count, of), |len| Call::Reduce { root, len, with })
+        };
+    }
+    let (from, len) = span(sendbuf, count, of)?;
+    // SAFETY: the arguments are as the standard says: there are `len` bytes, which nobody writes to meanwhile.
+    let input = unsafe { std::slice::from_raw_parts(from, len) };
+    Some(object.group().ok()?.run_into(&Call::Reduce { root, len, with }, input, &mut []))
+}
+
+unsafe fn usual_allreduce(
     sendbuf: Ptr,
     recvbuf: Ptr,
     count: i64,
     of: Datatype,
     op: Op,
     comm: Comm,
-) -> Option<Result<()>> {
-    let object = objects::comm_ref(comm).ok()?;
-    if object.remote.is_some() || in_place(recvbuf) {
-        return None;
-    }
-    let (to, len) = objects::span(recvbuf, count, of).filter(|(_, len)| *len > 0)?;
-    let call = Call::AllReduce { len, with: reduction(op, of)? };
+) -> Option<Done> {
+    let (object, with) = (intra(comm)?, reduction(op, of)?);
+    // SAFETY: the arguments are as the standard says.
+    unsafe { reduced(&object, (sendbuf, recvbuf), (count, of), |len| Call::AllReduce { len, with }) }
+}
+
+/// A reduction whose result this rank gets.
+unsafe fn reduced(
+    object: &CommRef,
+    (sendbuf, recvbuf): (Ptr, Ptr),
+    (count, of): (i64, Datatype),
+    call: impl FnOnce(usize) -> Call,
+) -> Option<Done> {
+    let (to, len) = span(recvbuf, count, of)?;
     let group = object.group().ok()?;
-    let done = if in_place(sendbuf) || sendbuf == recvbuf {
+    if in_place(sendbuf) || sendbuf == recvbuf {
         // SAFETY: the arguments are as the standard says: there are `len` bytes, which the program leaves
         // alone until the collective is complete.
-        group.run_in_place(&call, unsafe { std::slice::from_raw_parts_mut(to, len) })
-    } else {
-        let (from, _) = objects::span(sendbuf, count, of)?;
-        if from.addr().abs_diff(to.addr()) < len {
-            return None;
-        }
-        // SAFETY: as above, and the two are not the same memory.
-        let (input, output) =
-            unsafe { (std::slice::from_raw_parts(from, len), std::slice::from_raw_parts_mut(to, len)) };
-        group.run_into(&call, input, output)
-    };
-    Some(done.map_err(failure))
+        return Some(group.run_in_place(&call(len), unsafe { std::slice::from_raw_parts_mut(to, len) }));
+    }
+    let (from, _) = span(sendbuf, count, of)?;
+    if from.addr().abs_diff(to.addr()) < len {
+        return None;
+    }
+    // SAFETY: as above, and the two are not the same memory.
+    let (input, output) =
+        unsafe { (std::slice::from_raw_parts(from, len), std::slice::from_raw_parts_mut(to, len)) };
+    Some(group.run_into(&call(len), input, output))
 }
 
 /// The reduction of a predefined operation on a predefined datatype, if both are, and it is defined.

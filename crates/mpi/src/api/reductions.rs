@@ -17,8 +17,8 @@ use crate::objects;
 use crate::reducer::Reducer;
 
 collectives! {
-    /// `MPI_Reduce`.
-    pub unsafe fn reduce, ireduce, reduce_init: plan_reduce(
+    /// `MPI_Reduce` in any case.
+    pub unsafe fn planned_reduce, ireduce, reduce_init: plan_reduce(
         sendbuf: Ptr, recvbuf: Ptr, count: i64, of: Datatype, op: Op, root: c_int
     );
     /// `MPI_Allreduce` in any case.

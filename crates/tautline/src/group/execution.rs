@@ -34,20 +34,22 @@ impl Bytes<'_> {
         }
     }
 
-    /// An error unless the lengths are those of the plan.
+    /// An error unless the lengths are those of the plan. The root of a broadcast need not have an output.
     #[inline]
-    pub(super) fn check(&mut self, plan: &Plan) -> Result<()> {
+    pub(super) fn check(&mut self, plan: &Plan, is_root: bool) -> Result<()> {
         check_input(plan, self.input().len())?;
         let (len, wanted) = (self.output().len(), plan.output_len());
-        if len == wanted {
+        if len == wanted || is_root && len == 0 {
             return Ok(());
         }
         Err(Error::other(format!("a collective's output has room for {len} bytes, not {wanted}")))
     }
 
-    /// Writes the output of the member that all others get theirs from: its input.
-    pub(super) fn copy_own(&mut self) {
-        if let Bytes::Apart(input, output) = self {
+    /// Writes the output of the root of a broadcast, if it has one.
+    fn copy_root(&mut self) {
+        if let Bytes::Apart(input, output) = self
+            && !output.is_empty()
+        {
             output.copy_from_slice(input);
         }
     }
@@ -202,7 +204,7 @@ pub(super) fn advance_in_place(
         let is_in = shared.has_entered() || shared.enter(wires, board, call, bytes.input())?;
         if is_in && shared.finish(wires, board, (call, plan, reduction), bytes.output())? {
             if call.kind == (SharedKind::Broadcast { root: wires.me }) {
-                bytes.copy_own();
+                bytes.copy_root();
             }
             return wake_later(wires, sharing, shared).map(|()| true);
         }

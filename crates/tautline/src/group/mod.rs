@@ -329,7 +329,8 @@ impl Group {
         Ok(run.into_output())
     }
 
-    /// As [`Group::run`], with an output of the right length.
+    /// As [`Group::run`], with an output of the right length. That of the root of a broadcast may be empty: it
+    /// would be the input.
     pub fn run_into(&self, call: &Call, input: &[u8], output: &mut [u8]) -> Result<()> {
         self.carry_out(call, Bytes::Apart(input, output))
     }
@@ -343,7 +344,8 @@ impl Group {
     /// wait needs no memory of its own.
     fn carry_out(&self, call: &Call, mut bytes: Bytes<'_>) -> Result<()> {
         let plan = self.0.plans.get(call, (self.0.me, self.size()), &self.0.choices)?;
-        bytes.check(&plan)?;
+        let is_root = matches!(call, Call::Broadcast { root, .. } if *root == self.0.me);
+        bytes.check(&plan, is_root)?;
         let mut op = self.shared_op(&plan);
         let ticket = self.ticket();
         if let Some(op) = &mut op
@@ -353,9 +355,8 @@ impl Group {
         }
         let mut run = Execution::begun((plan, call.reduction().cloned()), bytes.input(), op)?;
         self.0.drive(ticket, &mut run)?;
-        match call {
-            Call::Broadcast { root, .. } if *root == self.0.me => bytes.copy_own(),
-            _ => run.copy_output(bytes.output()),
+        if !is_root || !bytes.output().is_empty() {
+            run.copy_output(bytes.output());
         }
         Ok(())
     }

@@ -112,7 +112,11 @@ impl Group {
     pub fn broadcast<T: Item>(&self, root: usize, values: &mut [T]) -> Result<()> {
         let call = Call::Broadcast { root, len: size_of_val(values) };
         let bytes = values.as_mut_bytes();
-        if self.member() == root { self.run_in_place(&call, bytes) } else { self.run_into(&call, &[], bytes) }
+        if self.member() == root {
+            self.run_into(&call, bytes, &mut [])
+        } else {
+            self.run_into(&call, &[], bytes)
+        }
     }
 
     /// Gives the root the values of all members, in order. At the root `all` has room for them; elsewhere it
