@@ -97,7 +97,7 @@ pub enum Error {
     TooMany(&'static str),
     /// The tripwire or tripset will not fire again.
     Disarmed(&'static str),
-    /// The owner of mapped memory has revoked the share.
+    /// The owner of mapped memory has revoked the share, or a member has revoked the group.
     Revoked,
     /// The memory is mapped for reading only.
     ReadOnly,
@@ -209,7 +209,9 @@ impl std::fmt::Display for Error {
             Error::OutOfRange => f.write_str("the range is not within the memory, or a word is not aligned"),
             Error::TooMany(what) => write!(f, "there are too many {what} already"),
             Error::Disarmed(why) => write!(f, "it will not fire again: {why}"),
-            Error::Revoked => f.write_str("the owner of the memory has revoked the share"),
+            Error::Revoked => {
+                f.write_str("it was revoked: mapped memory by its owner, or a group by one of its members")
+            }
             Error::ReadOnly => f.write_str("the memory is mapped for reading only"),
             Error::CannotMap(why) => write!(f, "nothing can be mapped with this cookie: {why}"),
             Error::Truncated(crate::tags::Status { source, tag, len }) => write!(

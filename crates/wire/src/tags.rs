@@ -22,6 +22,8 @@ const _: () = assert!(EAGER == *record::TAG_KINDS.start() && FENCE == *record::T
 const BYTES_FOLLOW: u8 = 1;
 /// In an envelope: the sender wants to know when it is matched.
 const REPORT: u8 = 2;
+/// In a fence: it is between all members of a group.
+const ALL: u8 = 1;
 
 /// Length of the head of a whole message.
 pub const EAGER_HEAD: usize = SHORT_LEN + 8;
@@ -124,6 +126,8 @@ pub enum TagRecord<'a> {
         first: u32,
         /// The last of them, not below the first.
         last: u32,
+        /// Whether all members of the contexts' group exchange no more messages in them.
+        all: bool,
     },
 }
 
@@ -173,7 +177,12 @@ impl<'a> TagRecord<'a> {
             (MATCHED, 8) => Ok(TagRecord::Matched { id: u32_at(body, 0) }),
             (FENCE, 8) => {
                 let (first, last) = (u32_at(body, 0), u32_at(body, 4));
-                if first > last { Err(Malformed::BadValue) } else { Ok(TagRecord::Fence { first, last }) }
+                let all = flags & ALL != 0;
+                if first > last {
+                    Err(Malformed::BadValue)
+                } else {
+                    Ok(TagRecord::Fence { first, last, all })
+                }
             }
             (EAGER..=FENCE, _) => Err(Malformed::BadValue),
             _ => Err(Malformed::UnknownKind),
@@ -245,10 +254,10 @@ impl RecordHead for TagRecord<'_> {
                 put(body, 0, u64::from(id).to_le_bytes());
                 (MATCHED, flags)
             }
-            TagRecord::Fence { first, last } => {
+            TagRecord::Fence { first, last, all } => {
                 put(body, 0, first.to_le_bytes());
                 put(body, 4, last.to_le_bytes());
-                (FENCE, flags)
+                (FENCE, flags | if all { ALL } else { 0 })
             }
         };
         record::write::head(out, kind, flags, head - SHORT_LEN + len);
@@ -279,7 +288,8 @@ mod tests {
             TagRecord::LoanedData { to: 7, at: 8, extent: ExtentRef { number: 9, len: 10, at: 1 << 34 } },
             TagRecord::Credit { bytes: 1 << 20 },
             TagRecord::Matched { id: 11 },
-            TagRecord::Fence { first: 12, last: 12 },
+            TagRecord::Fence { first: 12, last: 12, all: false },
+            TagRecord::Fence { first: 12, last: 13, all: true },
         ]
     }
 
@@ -332,7 +342,7 @@ mod tests {
             }
         }
         // No contexts.
-        let len = TagRecord::Fence { first: 2, last: 1 }.write(&mut out, 0, 0);
+        let len = TagRecord::Fence { first: 2, last: 1, all: false }.write(&mut out, 0, 0);
         let record = Records::new(&out[..len], 0).next().unwrap().unwrap();
         assert_eq!(TagRecord::parse(&record), Err(Malformed::BadValue));
         // A number that names no receive is no answer to an envelope.

@@ -99,7 +99,7 @@ unsafe fn usual_reduce(
         };
     }
     let (from, len) = span(sendbuf, count, of)?;
-    // SAFETY: the arguments are as the standard says: there are `len` bytes, which nobody writes to meanwhile.
+    // SAFETY: the arguments are as the standard says: there are `len` bytes, which nobody changes meanwhile.
     let input = unsafe { std::slice::from_raw_parts(from, len) };
     Some(object.group().ok()?.run_into(&Call::Reduce { root, len, with }, input, &mut []))
 }

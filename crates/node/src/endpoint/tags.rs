@@ -248,6 +248,28 @@ impl Tagged<'_> {
         Ok(())
     }
 
+    /// Names the members of a group that exchanges messages in a context, until it is forgotten: whoever of
+    /// them revokes it ends these messages for all (E-17).
+    pub fn add_group(&self, context: u32, members: Arc<[Rank]>) -> Result<(), SendError> {
+        let (mut lane, now) = self.0.enter()?;
+        lane.tags.add_group(context, members);
+        lane.service(now);
+        Ok(())
+    }
+
+    /// Forgets a group. Returns whether it was revoked.
+    pub fn remove_group(&self, context: u32) -> bool {
+        self.0.with(|lane| lane.tags.remove_group(context)).unwrap_or(false)
+    }
+
+    /// Ends all messages in the context of a group, here and at the other members (E-17).
+    pub fn revoke_group(&self, context: u32) -> Result<(), SendError> {
+        let (mut lane, now) = self.0.enter()?;
+        lane.tags.revoke(context);
+        lane.service(now);
+        Ok(())
+    }
+
     /// Returns what the next receive of a pattern would take, if it is here.
     pub fn probe_tagged(&self, pattern: &Pattern) -> Result<Option<Status>, SendError> {
         let (mut lane, now) = self.0.enter()?;
@@ -303,7 +325,7 @@ impl Tagged<'_> {
             let closed = lane.port.closed.then_some(Failure::Closed);
             ended = closed.or_else(|| match pattern.source {
                 Some(source) => lane.tags.why_ended(source, pattern.context),
-                None => lane.why_alone(),
+                None => lane.tags.why_revoked(pattern.context).or_else(|| lane.why_alone()),
             });
             lane.tags.probe(pattern).is_some() || ended.is_some()
         })?;

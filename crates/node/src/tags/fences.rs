@@ -21,12 +21,12 @@ pub(super) struct Fence {
 
 impl Fence {
     fn record(&self) -> Answer {
-        Answer::Fence { first: *self.contexts.start(), last: *self.contexts.end() }
+        Answer::Fence { first: *self.contexts.start(), last: *self.contexts.end(), all: false }
     }
 }
 
 /// Fences that a peer may set up here: a peer that sets up more is disconnected.
-const MAX_FENCES: usize = 4096;
+pub(super) const MAX_FENCES: usize = 4096;
 
 impl Tags {
     /// Fences contexts against a peer, and tells it if there is a channel.
@@ -61,7 +61,10 @@ impl Tags {
 
     /// Why messages of a context are not exchanged with a peer, if that is so.
     pub(crate) fn why_fenced(&self, peer: Rank, context: u32) -> Option<Failure> {
-        self.fence_of(peer, context).map(|fence| fence.why)
+        if !self.is_restricted {
+            return None;
+        }
+        self.why_revoked(context).or_else(|| self.fence_of(peer, context).map(|fence| fence.why))
     }
 
     fn fence_of(&self, peer: Rank, context: u32) -> Option<&Fence> {
@@ -102,13 +105,14 @@ impl Tags {
             }
         }
         self.fences.push(fence);
+        self.is_restricted = true;
     }
 
     /// Returns the receive that takes a message that arrives: none of the program's, if its context is
-    /// fenced.
+    /// fenced or revoked.
     #[inline]
     pub(super) fn arrive(&mut self, key: Key) -> Option<Name> {
-        if !self.fences.is_empty()
+        if self.is_restricted
             && let Some(name) = self.discard(key)
         {
             return Some(name);
@@ -119,17 +123,23 @@ impl Tags {
     /// A receive that drops a message which is fenced off; its sender is told of the fence (E-14).
     #[cold]
     fn discard(&mut self, key: Key) -> Option<Name> {
-        let fence = self.fence_of(key.source, key.context)?.clone();
-        if matches!(fence.why, Failure::PeerGone(..)) {
-            self.tell_fence(&fence);
-        }
-        let state = ReceiveState::Done(Err(fence.why));
+        let why = match self.why_revoked(key.context) {
+            Some(why) => why,
+            None => {
+                let fence = self.fence_of(key.source, key.context)?.clone();
+                if matches!(fence.why, Failure::PeerGone(..)) {
+                    self.tell_fence(&fence);
+                }
+                fence.why
+            }
+        };
+        let state = ReceiveState::Done(Err(why));
         self.receives.insert(Receive { buffer: Buffer::Absent, state, detached: true })
     }
 
     /// How a send ends that its peer has matched: fenced off, the peer has dropped it.
     pub(super) fn matched_result(&self, name: Name) -> Result<(), Failure> {
-        let send = self.sends.get(name).filter(|_| !self.fences.is_empty());
+        let send = self.sends.get(name).filter(|_| self.is_restricted);
         send.and_then(|send| self.why_fenced(send.to, send.context)).map_or(Ok(()), Err)
     }
 }

@@ -8,6 +8,7 @@
 
 mod buffer;
 mod fences;
+mod groups;
 mod lists;
 pub mod matching;
 mod peers;
@@ -31,6 +32,7 @@ use crate::limits::MAX_TAG_REQUESTS;
 use crate::memory::{Name, Slab};
 use crate::{Down, PeerId, Rank};
 use fences::Fence;
+use groups::Groups;
 use matching::Matcher;
 use peers::{Into, Peers};
 use receives::{Receive, ReceiveState};
@@ -108,6 +110,9 @@ pub(crate) struct Tags {
     spare: Vec<Vec<u8>>,
     peers: Peers,
     fences: Vec<Fence>,
+    groups: Groups,
+    /// There are fences, or groups that were revoked.
+    is_restricted: bool,
     /// Peers to which something waits to be sent, in the order of their turns.
     busy: VecDeque<Rank>,
     /// Whether a turn of the last round ended with its budget, not for want of room.
@@ -138,6 +143,8 @@ impl Tags {
             spare: Vec::new(),
             peers: Peers::default(),
             fences: Vec::new(),
+            groups: Groups::default(),
+            is_restricted: false,
             busy: VecDeque::new(),
             more: false,
             eager_limit,
@@ -210,6 +217,7 @@ impl Tags {
         self.last_loss = None;
         self.peers.start(id);
         self.mark_busy(id.rank);
+        self.tell_revoked(id.rank);
     }
 
     /// Ends the channel to a peer: sends to it fail, and so do receives from it, and those from any source

@@ -59,7 +59,7 @@ pub(super) struct PeerTags {
 pub(super) enum Answer {
     Accept { id: u32, to: u64, len: u64 },
     Matched { id: u32 },
-    Fence { first: u32, last: u32 },
+    Fence { first: u32, last: u32, all: bool },
 }
 
 impl Answer {
@@ -67,7 +67,7 @@ impl Answer {
         match self {
             Answer::Accept { id, to, len } => TagRecord::Accept { id, to, len },
             Answer::Matched { id } => TagRecord::Matched { id },
-            Answer::Fence { first, last } => TagRecord::Fence { first, last },
+            Answer::Fence { first, last, all } => TagRecord::Fence { first, last, all },
         }
     }
 }

@@ -46,8 +46,8 @@ impl Tags {
             self.begin(name, from, key, message);
             return Ok(ReceiveId(name));
         }
-        let ended = pattern.source.and_then(|source| self.peers.ended(source));
-        if let Some(why) = ended.or_else(|| self.why_fenced(pattern.source?, pattern.context)) {
+        let ended = pattern.source.and_then(|source| self.why_ended(source, pattern.context));
+        if let Some(why) = ended.or_else(|| self.why_revoked(pattern.context)) {
             self.end_receive(name, Err(why));
             return Ok(ReceiveId(name));
         }
@@ -64,9 +64,7 @@ impl Tags {
     #[inline(always)]
     pub(crate) fn may_take(&mut self, pattern: &Pattern) -> bool {
         self.direct = self.direct.wrapping_add(1);
-        !self.direct.is_multiple_of(POSTED_EVERY)
-            && self.fences.is_empty()
-            && self.matcher.takes_next(pattern)
+        !self.direct.is_multiple_of(POSTED_EVERY) && !self.is_restricted && self.matcher.takes_next(pattern)
     }
 
     /// Receives a frame of `len` bytes that came in a line into `room`, if it is a whole message that the

@@ -27,6 +27,8 @@ pub enum Failure {
     PeerGone(Rank, Down),
     /// The peer takes no more messages of this node in the context, and sends it none.
     Excluded(Rank),
+    /// A member of the context's group has revoked it.
+    Revoked,
     /// This node was closed.
     Closed,
 }
@@ -40,6 +42,7 @@ impl std::fmt::Display for Failure {
             }
             Failure::PeerGone(rank, why) => write!(f, "{} is gone: {why}", Address::from(*rank)),
             Failure::Excluded(rank) => write!(f, "{} goes on without this rank", Address::from(*rank)),
+            Failure::Revoked => f.write_str("a member has revoked the group"),
             Failure::Closed => f.write_str("the node was closed"),
         }
     }

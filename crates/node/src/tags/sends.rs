@@ -39,7 +39,7 @@ impl Tags {
         bytes: &[u8],
     ) -> bool {
         let (rank, context, tag) = to;
-        if !self.fences.is_empty() && self.is_fenced(rank, context) {
+        if self.is_restricted && self.is_fenced(rank, context) {
             return false;
         }
         // The first message goes the long way, which enters the peer.

@@ -97,7 +97,8 @@ impl Tags {
             TagRecord::Accept { id, to, len } => self.handle_accept(from, id, to, len),
             TagRecord::Matched { id } => self.handle_matched(from, id),
             TagRecord::Credit { bytes } => self.handle_credit(from, bytes),
-            TagRecord::Fence { first, last } => self.handle_fence(from.rank, first..=last),
+            TagRecord::Fence { first, last, all: false } => self.handle_fence(from.rank, first..=last),
+            TagRecord::Fence { first, last, all: true } => self.handle_revocation(from.rank, first..=last),
         }
     }
 

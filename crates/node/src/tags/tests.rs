@@ -1,6 +1,7 @@
 //! The queues against plain lists: random sequences of all operations.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use tautline_device::shm::{LINE_FRAME, LINE_WORDS};
 use tautline_wire::memory::ExtentRef;
@@ -12,7 +13,7 @@ use super::peers::Answer;
 use super::{Buffer, Failure, Mode, Tags};
 use crate::limits::{MAX_ENVELOPES, TAG_CREDIT, TAG_OVERHEAD};
 use crate::testing::{NothingLent, Rng};
-use crate::{Down, PeerId};
+use crate::{Down, PeerId, Rank};
 
 /// The queues as MPI describes them.
 #[derive(Default)]
@@ -235,7 +236,7 @@ fn fenced_messages_are_dropped() {
     let gone = Failure::PeerGone(1, Down::Excluded);
     assert_eq!(tags.take_received(posted).unwrap().0, Err(gone));
     assert_eq!(tags.take_sent(queued).unwrap().0, Err(gone));
-    let told = Answer::Fence { first: 4, last: 6 };
+    let told = Answer::Fence { first: 4, last: 6, all: false };
     let answers = |tags: &mut Tags| std::mem::take(&mut tags.peers.get_mut(1).unwrap().answers);
     let first = answers(&mut tags);
     assert!(first[0] == told && matches!(first[1], Answer::Accept { id: 7, len: 0, .. }), "{first:?}");
@@ -257,11 +258,75 @@ fn fenced_messages_are_dropped() {
     assert_eq!(tags.take_received(other).unwrap().1, Buffer::Whole(vec![3; 8]));
     // At the other side: a send that was announced fails when it is matched. Too many fences are refused.
     let mut tags = with_peer();
-    let fence = |first| TagRecord::Fence { first, last: first };
+    let fence = |first| TagRecord::Fence { first, last: first, all: false };
     assert!(is_accepted(&mut tags, &fence(1), &[]) && is_accepted(&mut tags, &fence(1), &[]));
     let late = receive(&mut tags, 1, Some(1));
     assert_eq!(tags.take_received(late).unwrap().0, Err(Failure::Excluded(1)));
     let accepted = (2..).take_while(|first| is_accepted(&mut tags, &fence(*first), &[])).count();
+    assert!((1_000..10_000).contains(&accepted), "{accepted}");
+}
+
+/// E-17: a revoked group's messages end at all members, whoever sends and receives, and those that know tell
+/// those to whom they have a channel. Other contexts go on.
+#[test]
+fn revoked_groups_exchange_no_messages() {
+    let mut tags = with_peer();
+    let receive = |tags: &mut Tags, context, source| {
+        let pattern = Pattern { context, source, tag: Some(3) };
+        tags.receive(pattern, &mut Buffer::Whole(vec![0; 8])).unwrap()
+    };
+    let eager = |context| TagRecord::Eager { context, tag: 3, data: &[] };
+    let revoked = |context| TagRecord::Fence { first: context, last: context, all: true };
+    let told = Answer::Fence { first: 5, last: 5, all: true };
+    let answers = |tags: &mut Tags, peer| std::mem::take(&mut tags.peers.get_mut(peer).unwrap().answers);
+    let members: Arc<[Rank]> = [0, 1, 2].into();
+    tags.add_group(5, members.clone());
+    let (any, other) = (receive(&mut tags, 5, None), receive(&mut tags, 6, None));
+    let named = receive(&mut tags, 5, Some(2));
+    let envelope = Envelope { context: 5, tag: 4, id: 7, total: 8, bytes_follow: false, report: true };
+    assert!(is_accepted(&mut tags, &TagRecord::Envelope(envelope), &[]));
+    let queued = tags.send((1, 5, 3), Mode::Standard, Buffer::Whole(vec![1; 8]), 8).unwrap();
+    assert!(is_accepted(&mut tags, &revoked(5), &[]));
+    for id in [any, named] {
+        assert_eq!(tags.take_received(id).unwrap().0, Err(Failure::Revoked));
+    }
+    assert_eq!(tags.take_sent(queued).unwrap().0, Err(Failure::Revoked));
+    let first = answers(&mut tags, 1);
+    assert!(matches!(first[0], Answer::Accept { id: 7, len: 0, .. }), "{first:?}");
+    assert_eq!(
+        first.iter().skip(1).collect::<Vec<_>>(),
+        [&told],
+        "once, and the sender of the message ends it"
+    );
+    assert!(is_accepted(&mut tags, &revoked(5), &[]) && answers(&mut tags, 1).is_empty());
+    // A member is told as soon as there is a channel.
+    tags.peer_up(PeerId::new(2, 1));
+    assert_eq!(answers(&mut tags, 2), [told]);
+    tags.peer_up(PeerId::new(3, 1));
+    assert!(answers(&mut tags, 3).is_empty(), "no member");
+    // Whatever begins later fails, or is dropped; other contexts go on.
+    for source in [None, Some(1), Some(2)] {
+        let late = receive(&mut tags, 5, source);
+        assert_eq!(tags.take_received(late).unwrap().0, Err(Failure::Revoked));
+    }
+    let late = tags.send((1, 5, 3), Mode::Standard, Buffer::Whole(vec![1; 8]), 8).unwrap();
+    assert_eq!(tags.take_sent(late).unwrap().0, Err(Failure::Revoked));
+    assert!(is_accepted(&mut tags, &eager(5), &[1; 8]) && tags.waiting() == (1, 0));
+    assert!(is_accepted(&mut tags, &eager(6), &[2; 8]));
+    assert_eq!(tags.take_received(other).unwrap().1, Buffer::Whole(vec![2; 8]));
+    // A group that is made later, and one in which the peer is no member.
+    assert!(is_accepted(&mut tags, &revoked(8), &[]) && is_accepted(&mut tags, &revoked(9), &[]));
+    tags.add_group(8, members);
+    tags.add_group(9, [0, 2].into());
+    assert_eq!(tags.why_revoked(8), Some(Failure::Revoked));
+    assert_eq!((tags.why_revoked(9), tags.why_revoked(6)), (None, None));
+    assert!(is_accepted(&mut tags, &revoked(9), &[]));
+    assert_eq!(tags.why_revoked(9), None);
+    assert!(tags.remove_group(8) && !tags.remove_group(9));
+    // Too many of them, and several at once, are refused.
+    assert!(!is_accepted(&mut with_peer(), &TagRecord::Fence { first: 1, last: 2, all: true }, &[]));
+    let mut tags = with_peer();
+    let accepted = (2..).take_while(|context| is_accepted(&mut tags, &revoked(*context), &[])).count();
     assert!((1_000..10_000).contains(&accepted), "{accepted}");
 }
 

@@ -242,7 +242,7 @@ impl Group {
         let id = groups(tags).give_id(inner.members[inner.me], tags.node().size())?;
         let decided = Agreement::listen(inner, tag)?;
         let (mut lost, decisive) = (inner.known_lost(), vec![None; inner.members.len()]);
-        for (lost, rank) in lost.iter_mut().zip(&inner.members) {
+        for (lost, rank) in lost.iter_mut().zip(&*inner.members) {
             *lost |= matches!(tags.node().peer_state(*rank), Some(PeerState::Down(_)));
         }
         let known = Vec::new();
@@ -307,8 +307,9 @@ impl Group {
     }
 
     /// Makes all collectives of the group fail with [`Error::Revoked`], here and at all other members as soon
-    /// as they call or wait for one. [`Group::agree`] and [`Group::shrink`] still work, and so do tagged
-    /// messages.
+    /// as they call or wait for one, and ends its tagged messages ([`Group::tags`]): those that have not
+    /// begun, and all later ones, here at once and at the others when word reaches them, whatever call they
+    /// wait in. [`Group::agree`] and [`Group::shrink`] still work, and so do other groups.
     pub fn revoke(&self) {
         let _ = self.0.fail(0, Error::Revoked);
     }
@@ -326,6 +327,7 @@ mod tests {
     use tautline_node::link::JobKey;
 
     use super::*;
+    use crate::tags::ANY;
     use crate::{Endpoint, Job, Member};
 
     /// Runs `program` once for each member of a job, each in a thread, when all have channels to all.
@@ -410,6 +412,35 @@ mod tests {
                 }
                 _ => drop(over.wait()),
             }
+        });
+    }
+
+    /// E-17, G-8: members that wait for tagged messages of a group learn that it was revoked, as do those
+    /// that use them later. Those of other groups go on, and so does agreement.
+    #[test]
+    fn a_revoked_group_exchanges_no_tagged_messages() {
+        run(3, |world| {
+            let group = world.duplicate().unwrap();
+            let is_revoked = |error: Error| matches!(error, Error::Revoked);
+            match world.member() {
+                0 => group.revoke(),
+                1 => assert!(group.tags().receive(ANY, 1, &mut Vec::new()).is_err_and(is_revoked)),
+                _ => assert!(group.tags().probe(1, ANY).is_err_and(is_revoked)),
+            }
+            for other in (0..3).filter(|other| *other != world.member() as u32) {
+                assert!(group.tags().send(other, 1, b"late").is_err_and(is_revoked));
+                assert!(group.tags().receive(other, 1, &mut Vec::new()).is_err_and(is_revoked));
+                world.tags().send(other, 1, b"on").unwrap();
+            }
+            for other in (0..3).filter(|other| *other != world.member() as u32) {
+                let mut bytes = vec![0; 2];
+                world.tags().receive(other, 1, &mut bytes).unwrap();
+                assert_eq!(bytes, b"on");
+            }
+            assert!(group.barrier().is_err_and(is_revoked));
+            let shrunk = group.shrink().unwrap();
+            assert_eq!(shrunk.ranks(), world.ranks());
+            shrunk.barrier().unwrap();
         });
     }
 

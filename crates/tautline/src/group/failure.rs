@@ -161,7 +161,8 @@ impl Inner {
     /// Begins to listen for notices.
     pub(super) fn listen(&self) -> Result<()> {
         self.failures.lock().receive = Some(self.next_notice()?);
-        Ok(())
+        let context = self.id.context(Purpose::PointToPoint);
+        Ok(self.tags.node().tagged().add_group(context, self.members.clone())?)
     }
 
     fn next_notice(&self) -> Result<Receive> {
@@ -211,9 +212,13 @@ impl Inner {
         }
     }
 
-    /// Sends a notice to the other members.
+    /// Sends a notice to the other members. A revocation also ends the tagged messages of the group.
     fn tell(&self, notice: Notice) {
         let (me, members) = (self.me, self.members.len());
+        if notice.cause == Cause::Revoked {
+            // A closed endpoint exchanges nothing.
+            let _ = self.tags.node().tagged().revoke_group(self.id.context(Purpose::PointToPoint));
+        }
         let tell = |member: usize| {
             if member != me {
                 // One that is gone need not know.

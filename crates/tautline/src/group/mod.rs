@@ -12,9 +12,10 @@
 //!
 //! If a member is lost during a collective, each other member gets the right result or an error, also members
 //! that have no channel to the one that was lost. From then on collectives of the group fail, while tagged
-//! messages between the others go on. Those that are left can agree on what to do ([`Group::agree`]) and make
-//! a group of themselves ([`Group::shrink`]); the example `survive` shows how. A call that is refused for its
-//! arguments has not been made: the member may call again, and the group is as it was.
+//! messages between the others go on until a member revokes the group ([`Group::revoke`]). Those that are
+//! left can agree on what to do ([`Group::agree`]) and make a group of themselves ([`Group::shrink`]); the
+//! example `survive` shows how. A call that is refused for its arguments has not been made: the member may
+//! call again, and the group is as it was.
 //!
 //! Members are numbered from 0 in each group ([`Group::member`]), and collectives name roots and neighbours
 //! by these numbers. Tagged messages name ranks; [`Group::ranks`] has the rank of each member. An operator
@@ -94,7 +95,7 @@ struct Inner {
     collective: Tags,
     notices: Tags,
     /// The number of each member in the job.
-    members: Box<[Rank]>,
+    members: Arc<[Rank]>,
     me: usize,
     id: Id,
     /// The id is this rank's, which gives it to another group later.
@@ -121,9 +122,10 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        let revoked = self.tags.node().tagged().remove_group(self.id.context(Purpose::PointToPoint));
         // After a failure messages of the group may still be on their way, and fences stay.
         let fenced = self.fenced.load(Ordering::Relaxed);
-        if self.own_id && !fenced && !self.failures.any() {
+        if self.own_id && !fenced && !revoked && !self.failures.any() {
             self.groups().return_id(self.id);
         }
     }
@@ -142,7 +144,7 @@ fn new(tags: &Tags, members: Vec<Rank>, id: Id, choices: Choices) -> Result<Inne
         tags: of(Purpose::PointToPoint),
         collective: of(Purpose::Collective),
         notices: of(Purpose::Notices),
-        members: members.into_boxed_slice(),
+        members: members.into(),
         me,
         id,
         own_id: false,
@@ -329,8 +331,8 @@ impl Group {
         Ok(run.into_output())
     }
 
-    /// As [`Group::run`], with an output of the right length. That of the root of a broadcast may be empty: it
-    /// would be the input.
+    /// As [`Group::run`], with an output of the right length. That of the root of a broadcast may be empty:
+    /// it would be the input.
     pub fn run_into(&self, call: &Call, input: &[u8], output: &mut [u8]) -> Result<()> {
         self.carry_out(call, Bytes::Apart(input, output))
     }

@@ -33,6 +33,10 @@ impl Plans {
             return Ok(kept[0].1.clone());
         }
         let plan = Arc::new(call.plan(me, members, choices));
+        if let Some((kind, bytes)) = call.choice(members) {
+            let algorithm = choices.algorithm(kind, bytes, members).name();
+            tracing::debug!(kind = kind.name(), bytes, members, algorithm, "collective");
+        }
         if plan.steps.len() <= STEPS {
             kept.truncate(KEPT - 1);
             kept.insert(0, (shape, plan.clone()));

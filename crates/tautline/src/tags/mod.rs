@@ -428,6 +428,7 @@ impl From<Failure> for Error {
         match failure {
             Failure::Truncated(status) => Error::Truncated(status),
             Failure::Excluded(rank) => Error::Excluded(rank),
+            Failure::Revoked => Error::Revoked,
             Failure::PeerGone(rank, why) => Error::PeerGone(rank, why),
             _ => SendError::Closed.into(),
         }
