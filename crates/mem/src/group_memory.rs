@@ -182,11 +182,17 @@ impl GroupMemory {
         self.members <= WORDS_APART
     }
 
+    /// Where the words are that tell whether members have entered an operation, and their distance.
+    #[inline]
+    fn words(&self, operation: u64) -> (usize, usize) {
+        if self.are_words_apart() { (self.slot(operation, 0), SLOT) } else { (ENTERED, 8) }
+    }
+
     /// The word that tells whether a member has entered an operation: the number in it is greater then.
     #[inline]
     fn word_of(&self, member: usize, operation: u64) -> &AtomicU64 {
-        let at = if self.are_words_apart() { self.slot(operation, member) } else { ENTERED + 8 * member };
-        self.segment.word(at)
+        let (first, distance) = self.words(operation);
+        self.segment.word(first + distance * member)
     }
 
     /// What that word of this member must be.
@@ -268,11 +274,13 @@ impl GroupMemory {
     #[inline]
     pub fn has_all(&self, operation: u64) -> Result<bool, GroupFault> {
         let own = self.own_word(operation).load(Ordering::Relaxed);
-        if self.word_of(self.me, operation).load(Ordering::Relaxed) != own {
+        let (first, distance) = self.words(operation);
+        let word_of = |member: usize| self.segment.word(first + distance * member);
+        if word_of(self.me).load(Ordering::Relaxed) != own {
             return Err(GroupFault::Corrupt);
         }
         for member in 0..self.members {
-            let word = self.word_of(member, operation).load(Ordering::Acquire);
+            let word = word_of(member).load(Ordering::Acquire);
             if count(word) <= operation {
                 return Ok(false);
             }

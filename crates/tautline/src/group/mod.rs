@@ -318,15 +318,24 @@ impl Group {
         self.0.sharing.is_decided().then(|| self.0.sharing.board().is_some())
     }
 
+    fn plan_of(&self, call: &Call) -> Result<Arc<Plan>> {
+        self.0.plans.get(call, (self.0.me, self.size()), &self.0.choices)
+    }
+
     /// The plan of a call, and the reduction that it uses.
     fn plan(&self, call: &Call) -> Result<(Arc<Plan>, Option<Reduction>)> {
-        let plan = self.0.plans.get(call, (self.0.me, self.size()), &self.0.choices)?;
-        Ok((plan, call.reduction().cloned()))
+        Ok((self.plan_of(call)?, call.reduction().cloned()))
     }
 
     /// Carries out a collective with this member's input, and returns its output.
     pub fn run(&self, call: &Call, input: &[u8]) -> Result<Vec<u8>> {
-        let mut run = Execution::copied(self.plan(call)?, input)?;
+        let (plan, reduction) = self.plan(call)?;
+        if plan.shared.is_some() {
+            let mut output = vec![0; plan.output_len()];
+            self.carry_out(call, plan, Bytes::Apart(input, &mut output))?;
+            return Ok(output);
+        }
+        let mut run = Execution::copied((plan, reduction), input)?;
         self.0.drive(self.number(&mut run), &mut run)?;
         Ok(run.into_output())
     }
@@ -334,18 +343,17 @@ impl Group {
     /// As [`Group::run`], with an output of the right length. That of the root of a broadcast may be empty:
     /// it would be the input.
     pub fn run_into(&self, call: &Call, input: &[u8], output: &mut [u8]) -> Result<()> {
-        self.carry_out(call, Bytes::Apart(input, output))
+        self.carry_out(call, self.plan_of(call)?, Bytes::Apart(input, output))
     }
 
     /// As [`Group::run`], for a collective whose output is as long as its input, and takes its place.
     pub fn run_in_place(&self, call: &Call, values: &mut [u8]) -> Result<()> {
-        self.carry_out(call, Bytes::InPlace(values))
+        self.carry_out(call, self.plan_of(call)?, Bytes::InPlace(values))
     }
 
     /// Carries out a collective in the memory of the program. What goes through shared memory without a long
     /// wait needs no memory of its own.
-    fn carry_out(&self, call: &Call, mut bytes: Bytes<'_>) -> Result<()> {
-        let plan = self.0.plans.get(call, (self.0.me, self.size()), &self.0.choices)?;
+    fn carry_out(&self, call: &Call, plan: Arc<Plan>, mut bytes: Bytes<'_>) -> Result<()> {
         let is_root = matches!(call, Call::Broadcast { root, .. } if *root == self.0.me);
         bytes.check(&plan, is_root)?;
         let mut op = self.shared_op(&plan);
