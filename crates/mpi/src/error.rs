@@ -4,10 +4,11 @@ use std::ffi::c_int;
 use std::fmt;
 
 use crate::constants::{
-    CLASSES, ERR_ARG, ERR_BUFFER, ERR_COMM, ERR_COUNT, ERR_DIMS, ERR_ERRHANDLER, ERR_GROUP, ERR_INFO,
-    ERR_INFO_KEY, ERR_INFO_NOKEY, ERR_INFO_VALUE, ERR_INTERN, ERR_KEYVAL, ERR_NO_MEM, ERR_OP, ERR_OTHER,
-    ERR_PENDING, ERR_RANK, ERR_REQUEST, ERR_ROOT, ERR_TAG, ERR_TOPOLOGY, ERR_TRUNCATE, ERR_TYPE,
-    ERR_UNSUPPORTED_OPERATION, ERR_VALUE_TOO_LARGE, SUCCESS,
+    CLASSES, ERR_ARG, ERR_BASE, ERR_BUFFER, ERR_COMM, ERR_COUNT, ERR_DIMS, ERR_DISP, ERR_ERRHANDLER,
+    ERR_FILE, ERR_GROUP, ERR_IN_STATUS, ERR_INFO, ERR_INFO_KEY, ERR_INFO_NOKEY, ERR_INFO_VALUE, ERR_INTERN,
+    ERR_KEYVAL, ERR_NAME, ERR_NO_MEM, ERR_OP, ERR_OTHER, ERR_PENDING, ERR_PORT, ERR_PROC_ABORTED, ERR_RANK,
+    ERR_REQUEST, ERR_ROOT, ERR_SERVICE, ERR_SESSION, ERR_SIZE, ERR_SPAWN, ERR_TAG, ERR_TOPOLOGY,
+    ERR_TRUNCATE, ERR_TYPE, ERR_UNKNOWN, ERR_UNSUPPORTED_OPERATION, ERR_VALUE_TOO_LARGE, ERR_WIN, SUCCESS,
 };
 use crate::handle::Comm;
 
@@ -91,6 +92,19 @@ pub fn meaning(class: c_int) -> &'static str {
         ERR_ERRHANDLER => "invalid error handler",
         ERR_UNSUPPORTED_OPERATION => "the operation is not supported",
         ERR_VALUE_TOO_LARGE => "the value does not fit its type",
+        ERR_PROC_ABORTED => "a process that the call needs is gone",
+        ERR_IN_STATUS => "the error codes are in the statuses",
+        ERR_UNKNOWN => "an unknown error",
+        ERR_BASE => "invalid base address",
+        ERR_SIZE => "invalid size",
+        ERR_DISP => "invalid displacement",
+        ERR_WIN => "invalid window",
+        ERR_FILE => "invalid file handle",
+        ERR_SESSION => "invalid session",
+        ERR_NAME => "no service of this name is published",
+        ERR_PORT => "invalid port",
+        ERR_SERVICE => "the service is not published",
+        ERR_SPAWN => "processes could not be started",
         _ => "an error of this class",
     }
 }

@@ -5,6 +5,7 @@ use tautline_baseline::stats::{Rounds, median};
 
 use super::case::{Experiment, Outcome, Work};
 use super::machine::Run;
+use super::many::is_oversubscribed;
 use super::pair::Path;
 use super::plan::{Cell, Test};
 
@@ -63,6 +64,8 @@ pub struct Row {
     pub window: Option<u64>,
     /// The number of endpoints, clients or tripwires, where that was varied.
     pub many: Option<u64>,
+    /// Its ranks outnumber the cores.
+    pub oversubscribed: bool,
     pub load: &'static str,
     pub policy: &'static str,
     pub security: Option<&'static str>,
@@ -233,6 +236,7 @@ fn row(result: &Result, all: &[Result], path: Path) -> Row {
         bytes: cell.bytes,
         window: cell.window,
         many: cell.many,
+        oversubscribed: matches!(cell.work, Work::Many { ranks, .. } if is_oversubscribed(ranks)),
         load: cell.load.name(),
         policy: cell.system.policy(),
         security: cell.system.security(),

@@ -234,6 +234,9 @@ fn section(text: &mut String, test: Test, rows: &[&Row]) {
         if matches!(test, Test::Many(_)) && row.bytes > 0 {
             let _ = write!(notes, "  ({})", size(row.bytes));
         }
+        if row.oversubscribed {
+            notes.push_str("  (oversubscribed)");
+        }
         if row.drops > 0 {
             let _ = write!(notes, "  ({} losses)", row.drops);
         }

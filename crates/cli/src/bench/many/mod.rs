@@ -146,9 +146,14 @@ impl Jobs {
             return Ok(command);
         };
         let program = self.programs.entry(other).or_insert_with(|| JobProgram::build(other.rival()));
-        let crowded = ranks > cpu::allowed_cores().map_or(1, |cores| cores.len()) as u64;
+        let crowded = is_oversubscribed(ranks);
         program.as_ref().map(|program| program.command(ranks, crowded)).map_err(Clone::clone)
     }
+}
+
+/// Whether so many ranks outnumber the cores that they may run on.
+pub fn is_oversubscribed(ranks: u64) -> bool {
+    ranks > cpu::allowed_cores().map_or(1, |cores| cores.len()) as u64
 }
 
 /// An experiment as ranks are told of it; the start of the job is none.
