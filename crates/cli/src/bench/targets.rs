@@ -6,6 +6,7 @@ mod memory;
 mod mpi;
 mod rivals;
 mod shm;
+mod tags;
 mod xdp;
 
 use super::case::{Mode, Plain, Policy, System, Touch};
@@ -51,6 +52,7 @@ pub fn judge(results: &[Result]) -> Vec<Target> {
     judge.rivals();
     judge.xdp();
     judge.memory();
+    tags::tags(&mut judge);
     judge.calls();
     many::many(&mut judge);
     mpi::mpi(&mut judge);
