@@ -40,7 +40,12 @@ struct Asked {
     by: Asker,
     request: Request,
     streams: Option<[OwnedFd; 2]>,
+    /// How often it may still be carried out again.
+    tries: u32,
 }
+
+/// How often a request is carried out again because the processes of a host have just ended.
+const TRIES: u32 = 3;
 
 /// Who waits for the answer, by the number of the request.
 enum Asker {
@@ -123,7 +128,12 @@ impl Watch<'_> {
         }
         while let Some((id, request, streams)) = control.next_request() {
             match request {
-                Ok(request) => self.joins.waiting.push_back(Asked { by: Asker::Here(id), request, streams }),
+                Ok(request) => self.joins.waiting.push_back(Asked {
+                    by: Asker::Here(id),
+                    request,
+                    streams,
+                    tries: TRIES,
+                }),
                 Err(error) => drop(control.answer(id, Err(error))),
             }
         }
@@ -135,7 +145,7 @@ impl Watch<'_> {
     pub(super) fn agent_asked(&mut self, host: usize, id: u64, request: &[u8]) {
         let by = Asker::On(host, id);
         match Request::decode(request) {
-            Ok(request) => self.joins.waiting.push_back(Asked { by, request, streams: None }),
+            Ok(request) => self.joins.waiting.push_back(Asked { by, request, streams: None, tries: TRIES }),
             Err(why) => drop(self.answer(&by, Err(anyhow!(why)))),
         }
         self.next_join();
@@ -363,16 +373,17 @@ impl Watch<'_> {
         self.next_join();
     }
 
-    /// The processes of a host that was to take ranks have just ended. Other hosts take them, if the request
-    /// names none.
+    /// The processes of a host that was to take ranks have just ended, and its agent with them. The request
+    /// is carried out again: by a new agent on that host if it names the host, by any hosts otherwise.
     pub(super) fn host_gone(&mut self, host: usize) {
         if !self.joins.concerns(host) {
             return;
         }
-        match self.joins.current.take_if(|joining| joining.asked.request.hosts.is_empty()) {
-            Some(joining) => {
-                self.forget_parts(joining.number, &joining.parts);
-                self.joins.waiting.push_front(joining.asked);
+        match self.joins.current.take_if(|joining| joining.asked.tries > 0) {
+            Some(Joining { number, mut asked, parts, .. }) => {
+                self.forget_parts(number, &parts);
+                asked.tries -= 1;
+                self.joins.waiting.push_front(asked);
                 self.next_join();
             }
             None => {
