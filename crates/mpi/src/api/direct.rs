@@ -7,9 +7,9 @@ use std::ffi::c_int;
 use tautline::group::{Call, Reduction};
 
 use super::Ptr;
-use super::collectives::{planned_barrier, planned_bcast};
+use super::collectives::{plan_barrier, plan_bcast};
 use super::plans::{in_place, rooted};
-use super::reductions::{planned_allreduce, planned_reduce, reducer};
+use super::reductions::{plan_allreduce, plan_reduce, reducer};
 use crate::error::Result;
 use crate::handle::{Comm, Datatype, Op};
 use crate::network::failure;
@@ -17,14 +17,16 @@ use crate::objects::{self, CommRef};
 
 /// Defines the functions: each tries the usual case, and makes a plan for any other.
 macro_rules! direct {
-    ($($(#[$doc:meta])* $run:ident: $usual:ident, or $planned:ident($($arg:ident: $type:ty),*);)*) => {$(
+    ($($(#[$doc:meta])* pub unsafe fn $run:ident: $usual:ident, or $plan:ident(
+        $($arg:ident: $type:ty),*
+    );)*) => {$(
         $(#[$doc])*
         pub unsafe fn $run($($arg: $type,)* comm: Comm) -> Result<()> {
             // SAFETY: the arguments are as the standard says.
             unsafe {
                 match $usual($($arg,)* comm) {
                     Some(done) => done.map_err(failure),
-                    None => $planned($($arg,)* comm),
+                    None => $plan($($arg,)* comm)?.run(),
                 }
             }
         }
@@ -33,15 +35,15 @@ macro_rules! direct {
 
 direct! {
     /// `MPI_Barrier`.
-    barrier: usual_barrier, or planned_barrier();
+    pub unsafe fn barrier: usual_barrier, or plan_barrier();
     /// `MPI_Bcast`.
-    bcast: usual_bcast, or planned_bcast(buffer: Ptr, count: i64, of: Datatype, root: c_int);
+    pub unsafe fn bcast: usual_bcast, or plan_bcast(buffer: Ptr, count: i64, of: Datatype, root: c_int);
     /// `MPI_Reduce`.
-    reduce: usual_reduce, or planned_reduce(
+    pub unsafe fn reduce: usual_reduce, or plan_reduce(
         sendbuf: Ptr, recvbuf: Ptr, count: i64, of: Datatype, op: Op, root: c_int
     );
     /// `MPI_Allreduce`.
-    allreduce: usual_allreduce, or planned_allreduce(
+    pub unsafe fn allreduce: usual_allreduce, or plan_allreduce(
         sendbuf: Ptr, recvbuf: Ptr, count: i64, of: Datatype, op: Op
     );
 }

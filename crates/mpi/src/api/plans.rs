@@ -176,6 +176,13 @@ macro_rules! collectives {
             unsafe { $plan($($arg,)* comm)? }.run()
         }
 
+        started! { pub unsafe fn $start, $prepare: $plan($($arg: $type),*); }
+    )*};
+}
+
+/// Defines the forms that do not block.
+macro_rules! started {
+    ($(pub unsafe fn $start:ident, $prepare:ident: $plan:ident($($arg:ident: $type:ty),*);)*) => {$(
         /// The non-blocking form.
         pub unsafe fn $start($($arg: $type,)* comm: Comm, request: Foreign<Request>) -> Result<()> {
             // SAFETY: the arguments are as the standard says.

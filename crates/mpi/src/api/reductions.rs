@@ -16,15 +16,16 @@ use crate::handle::{Comm, Datatype, Info, Op, Request};
 use crate::objects;
 use crate::reducer::Reducer;
 
-collectives! {
-    /// `MPI_Reduce` in any case.
-    pub unsafe fn planned_reduce, ireduce, reduce_init: plan_reduce(
+started! {
+    pub unsafe fn ireduce, reduce_init: plan_reduce(
         sendbuf: Ptr, recvbuf: Ptr, count: i64, of: Datatype, op: Op, root: c_int
     );
-    /// `MPI_Allreduce` in any case.
-    pub unsafe fn planned_allreduce, iallreduce, allreduce_init: plan_allreduce(
+    pub unsafe fn iallreduce, allreduce_init: plan_allreduce(
         sendbuf: Ptr, recvbuf: Ptr, count: i64, of: Datatype, op: Op
     );
+}
+
+collectives! {
     /// `MPI_Reduce_scatter_block`.
     pub unsafe fn reduce_scatter_block, ireduce_scatter_block, reduce_scatter_block_init: plan_block(
         sendbuf: Ptr, recvbuf: Ptr, count: i64, of: Datatype, op: Op
@@ -65,7 +66,7 @@ fn own(sendbuf: Ptr, recvbuf: Ptr, count: i64, of: Datatype) -> Result<(Message,
     Ok((if in_place(sendbuf) { result.clone() } else { data((sendbuf, count, of))? }, result))
 }
 
-unsafe fn plan_reduce(
+pub(super) unsafe fn plan_reduce(
     sendbuf: Ptr,
     recvbuf: Ptr,
     count: i64,
@@ -89,7 +90,7 @@ unsafe fn plan_reduce(
     Ok(Plan::new(&object, call, vec![value], vec![result]))
 }
 
-unsafe fn plan_allreduce(
+pub(super) unsafe fn plan_allreduce(
     sendbuf: Ptr,
     recvbuf: Ptr,
     count: i64,
