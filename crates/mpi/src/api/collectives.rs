@@ -12,12 +12,11 @@ use crate::foreign::Foreign;
 use crate::handle::{Comm, Datatype, Info, Request};
 use crate::objects;
 
-started! {
-    pub unsafe fn ibarrier, barrier_init: plan_barrier();
-    pub unsafe fn ibcast, bcast_init: plan_bcast(buffer: Ptr, count: i64, of: Datatype, root: c_int);
-}
-
 collectives! {
+    /// `MPI_Barrier`.
+    pub unsafe fn barrier, ibarrier, barrier_init: plan_barrier();
+    /// `MPI_Bcast`.
+    pub unsafe fn bcast, ibcast, bcast_init: plan_bcast(buffer: Ptr, count: i64, of: Datatype, root: c_int);
     /// `MPI_Gather`.
     pub unsafe fn gather, igather, gather_init: plan_gather(
         sendbuf: Ptr, sendcount: i64, sendtype: Datatype,
@@ -65,7 +64,7 @@ collectives! {
     );
 }
 
-pub(super) unsafe fn plan_barrier(comm: Comm) -> Result<Plan> {
+unsafe fn plan_barrier(comm: Comm) -> Result<Plan> {
     let object = objects::comm(comm)?;
     if let Some(inter) = inter::of(&object) {
         return Ok(inter.barrier());
@@ -73,13 +72,7 @@ pub(super) unsafe fn plan_barrier(comm: Comm) -> Result<Plan> {
     Ok(Plan::new(&object, Call::Barrier, Vec::new(), Vec::new()))
 }
 
-pub(super) unsafe fn plan_bcast(
-    buffer: Ptr,
-    count: i64,
-    of: Datatype,
-    root: c_int,
-    comm: Comm,
-) -> Result<Plan> {
+unsafe fn plan_bcast(buffer: Ptr, count: i64, of: Datatype, root: c_int, comm: Comm) -> Result<Plan> {
     let object = objects::comm(comm)?;
     if let Some(inter) = inter::of(&object) {
         return inter.bcast((buffer, count, of), root);

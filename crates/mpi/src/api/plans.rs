@@ -2,6 +2,7 @@
 //! or kept for a persistent request.
 
 use std::ffi::c_int;
+use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
 use tautline::group::Call;
@@ -91,14 +92,21 @@ impl Plan {
         }
     }
 
-    /// Where the output goes if it need not be unpacked there, and `input` is other memory.
-    fn direct_output(&self, input: &[u8]) -> Option<(*mut u8, usize)> {
+    /// Where the output goes if it need not be unpacked there.
+    fn direct_output(&self) -> Option<(*mut u8, usize)> {
         let Output::Memory(messages) = &self.output else { return None };
-        let [one] = &messages[..] else { return None };
-        let (at, len) = (one.contiguous()?, one.size() as usize);
-        let given = input.as_ptr_range();
-        let is_other = at.addr() >= given.end.addr() || at.addr() + len <= given.start.addr();
-        (len > 0 && is_other && self.output_len() == Some(len)).then_some((at, len))
+        match &messages[..] {
+            // This member has no output, or need not be given any.
+            [] => {
+                let call = matches!(self.call, Call::Barrier | Call::Broadcast { .. } | Call::Reduce { .. });
+                call.then_some((NonNull::dangling().as_ptr(), 0))
+            }
+            [one] => {
+                let (at, len) = (one.contiguous()?, one.size() as usize);
+                (len > 0 && self.output_len() == Some(len)).then_some((at, len))
+            }
+            _ => None,
+        }
     }
 
     /// The packed input.
@@ -130,11 +138,19 @@ impl Plan {
                 &packed[..]
             }
         };
-        if let Some((at, len)) = self.direct_output(input) {
-            // SAFETY: the program leaves the memory alone until the collective is complete, and it is not
-            // that of the input.
-            let output = unsafe { std::slice::from_raw_parts_mut(at, len) };
-            return group.run_into(&self.call, input, output).map_err(failure);
+        if let Some((at, len)) = self.direct_output() {
+            let given = input.as_ptr_range();
+            if at.addr() >= given.end.addr() || at.addr() + len <= given.start.addr() {
+                // SAFETY: the program leaves the memory alone until the collective is complete, and it is not
+                // that of the input.
+                let output = unsafe { std::slice::from_raw_parts_mut(at, len) };
+                return group.run_into(&self.call, input, output).map_err(failure);
+            }
+            if at.addr() == given.start.addr() && len == input.len() {
+                // SAFETY: as above, and `input` is not used any longer.
+                let values = unsafe { std::slice::from_raw_parts_mut(at, len) };
+                return group.run_in_place(&self.call, values).map_err(failure);
+            }
         }
         self.output.take(&group.run(&self.call, input).map_err(failure)?)
     }
@@ -176,13 +192,6 @@ macro_rules! collectives {
             unsafe { $plan($($arg,)* comm)? }.run()
         }
 
-        started! { pub unsafe fn $start, $prepare: $plan($($arg: $type),*); }
-    )*};
-}
-
-/// Defines the forms that do not block.
-macro_rules! started {
-    ($(pub unsafe fn $start:ident, $prepare:ident: $plan:ident($($arg:ident: $type:ty),*);)*) => {$(
         /// The non-blocking form.
         pub unsafe fn $start($($arg: $type,)* comm: Comm, request: Foreign<Request>) -> Result<()> {
             // SAFETY: the arguments are as the standard says.

@@ -10,7 +10,7 @@ use tautline_wire::tags::{Envelope, TagRecord};
 
 use super::matching::{Key, Matcher, Pattern, Posted, Waiting};
 use super::peers::Answer;
-use super::{Buffer, Failure, Mode, Tags};
+use super::{Buffer, Failure, Mode, ReceiveId, Tags};
 use crate::limits::{MAX_ENVELOPES, TAG_CREDIT, TAG_OVERHEAD};
 use crate::testing::{NothingLent, Rng};
 use crate::{Down, PeerId, Rank};
@@ -125,6 +125,12 @@ fn envelopes_cost_64_bytes() {
 
 const PEER: PeerId = PeerId::new(1, 1);
 
+/// Posts a receive of eight bytes with tag 3.
+fn post(tags: &mut Tags, context: u32, source: Option<Rank>) -> ReceiveId {
+    let pattern = Pattern { context, source, tag: Some(3) };
+    tags.receive(pattern, &mut Buffer::Whole(vec![0; 8])).unwrap()
+}
+
 fn with_peer() -> Tags {
     let mut tags = Tags::new(7, 1 << 16);
     tags.set_used();
@@ -219,15 +225,11 @@ fn stray_records_are_refused() {
 #[test]
 fn fenced_messages_are_dropped() {
     let mut tags = with_peer();
-    let receive = |tags: &mut Tags, context, source| {
-        let pattern = Pattern { context, source, tag: Some(3) };
-        tags.receive(pattern, &mut Buffer::Whole(vec![0; 8])).unwrap()
-    };
     let eager = |context, tag| TagRecord::Eager { context, tag, data: &[] };
     let envelope = |id, bytes_follow| {
         TagRecord::Envelope(Envelope { context: 5, tag: 3, id, total: 8, bytes_follow, report: false })
     };
-    let posted = receive(&mut tags, 4, Some(1));
+    let posted = post(&mut tags, 4, Some(1));
     assert!(is_accepted(&mut tags, &eager(5, 3), &[1; 8]));
     assert!(is_accepted(&mut tags, &envelope(7, false), &[]));
     let queued = tags.send((1, 6, 3), Mode::Standard, Buffer::Whole(vec![1; 8]), 8).unwrap();
@@ -241,7 +243,7 @@ fn fenced_messages_are_dropped() {
     let first = answers(&mut tags);
     assert!(first[0] == told && matches!(first[1], Answer::Accept { id: 7, len: 0, .. }), "{first:?}");
     // A receive of any peer does not take what arrives, whole or in parts.
-    let any = receive(&mut tags, 5, None);
+    let any = post(&mut tags, 5, None);
     assert!(is_accepted(&mut tags, &eager(5, 3), &[2; 8]));
     assert!(is_accepted(&mut tags, &envelope(8, true), &[]));
     assert!(is_accepted(&mut tags, &TagRecord::Data { to: 0, at: 0, data: &[] }, &[2; 8]));
@@ -251,16 +253,16 @@ fn fenced_messages_are_dropped() {
     let again = answers(&mut tags);
     assert_eq!(again.iter().filter(|answer| **answer == told).count(), 1, "{again:?}");
     // New ones fail, and other contexts do not.
-    let late = receive(&mut tags, 4, Some(1));
+    let late = post(&mut tags, 4, Some(1));
     assert_eq!(tags.take_received(late).unwrap().0, Err(gone));
-    let other = receive(&mut tags, 7, Some(1));
+    let other = post(&mut tags, 7, Some(1));
     assert!(is_accepted(&mut tags, &eager(7, 3), &[3; 8]));
     assert_eq!(tags.take_received(other).unwrap().1, Buffer::Whole(vec![3; 8]));
     // At the other side: a send that was announced fails when it is matched. Too many fences are refused.
     let mut tags = with_peer();
     let fence = |first| TagRecord::Fence { first, last: first, all: false };
     assert!(is_accepted(&mut tags, &fence(1), &[]) && is_accepted(&mut tags, &fence(1), &[]));
-    let late = receive(&mut tags, 1, Some(1));
+    let late = post(&mut tags, 1, Some(1));
     assert_eq!(tags.take_received(late).unwrap().0, Err(Failure::Excluded(1)));
     let accepted = (2..).take_while(|first| is_accepted(&mut tags, &fence(*first), &[])).count();
     assert!((1_000..10_000).contains(&accepted), "{accepted}");
@@ -271,18 +273,14 @@ fn fenced_messages_are_dropped() {
 #[test]
 fn revoked_groups_exchange_no_messages() {
     let mut tags = with_peer();
-    let receive = |tags: &mut Tags, context, source| {
-        let pattern = Pattern { context, source, tag: Some(3) };
-        tags.receive(pattern, &mut Buffer::Whole(vec![0; 8])).unwrap()
-    };
     let eager = |context| TagRecord::Eager { context, tag: 3, data: &[] };
     let revoked = |context| TagRecord::Fence { first: context, last: context, all: true };
     let told = Answer::Fence { first: 5, last: 5, all: true };
     let answers = |tags: &mut Tags, peer| std::mem::take(&mut tags.peers.get_mut(peer).unwrap().answers);
     let members: Arc<[Rank]> = [0, 1, 2].into();
     tags.add_group(5, members.clone());
-    let (any, other) = (receive(&mut tags, 5, None), receive(&mut tags, 6, None));
-    let named = receive(&mut tags, 5, Some(2));
+    let (any, other) = (post(&mut tags, 5, None), post(&mut tags, 6, None));
+    let named = post(&mut tags, 5, Some(2));
     let envelope = Envelope { context: 5, tag: 4, id: 7, total: 8, bytes_follow: false, report: true };
     assert!(is_accepted(&mut tags, &TagRecord::Envelope(envelope), &[]));
     let queued = tags.send((1, 5, 3), Mode::Standard, Buffer::Whole(vec![1; 8]), 8).unwrap();
@@ -306,7 +304,7 @@ fn revoked_groups_exchange_no_messages() {
     assert!(answers(&mut tags, 3).is_empty(), "no member");
     // Whatever begins later fails, or is dropped; other contexts go on.
     for source in [None, Some(1), Some(2)] {
-        let late = receive(&mut tags, 5, source);
+        let late = post(&mut tags, 5, source);
         assert_eq!(tags.take_received(late).unwrap().0, Err(Failure::Revoked));
     }
     let late = tags.send((1, 5, 3), Mode::Standard, Buffer::Whole(vec![1; 8]), 8).unwrap();

@@ -124,25 +124,8 @@ impl Inner {
         self.failures.changes() + self.sharing.board().map_or(0, |board| board.changes())
     }
 
-    /// Carries out a collective through shared memory as far as it goes without a long wait. True if that was
-    /// all.
-    fn drive_shortly(&self, ticket: Ticket, run: &mut Execution) -> Result<bool> {
-        if !run.is_shared() {
-            return Ok(false);
-        }
-        self.failures.check(ticket.number)?;
-        let wires = self.wires(ticket);
-        loop {
-            match run.advance(wires, &self.sharing) {
-                Ok(true) => return Ok(true),
-                Ok(false) if run.await_shortly(wires, &self.sharing) => {}
-                Ok(false) => return Ok(false),
-                Err(error) => return self.or_fail(ticket, Err(error)),
-            }
-        }
-    }
-
-    /// As [`Inner::drive_shortly`], in the memory of the program.
+    /// Carries out a collective through shared memory, in the memory of the program, as far as it goes without
+    /// a long wait. True if that was all.
     pub(super) fn drive_in_place(
         &self,
         ticket: Ticket,
@@ -166,9 +149,6 @@ impl Inner {
 
     /// Carries out a collective, and whatever else was started meanwhile.
     pub(super) fn drive(&self, ticket: Ticket, run: &mut Execution) -> Result<()> {
-        if self.drive_shortly(ticket, run)? {
-            return Ok(());
-        }
         let (mut own, mut unless) = (Vec::new(), Vec::new());
         let (tagged, groups) = (self.collective.node().tagged(), self.groups());
         let mut patience = Some(PATIENCE);

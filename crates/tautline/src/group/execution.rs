@@ -69,12 +69,7 @@ impl Execution {
         Ok(Execution { run: Run::new(plan, input)?, shared: None })
     }
 
-    /// As [`Execution::new`], with a copy of the input.
-    pub(super) fn copied(plan: Planned, input: &[u8]) -> Result<Execution> {
-        Execution::begun(plan, input, None)
-    }
-
-    /// As [`Execution::copied`], for one that may have begun in shared memory.
+    /// As [`Execution::new`], with a copy of the input, for one that may have begun in shared memory.
     pub(super) fn begun(plan: Planned, input: &[u8], shared: Option<SharedOp>) -> Result<Execution> {
         Ok(Execution { run: Run::copied(plan, input)?, shared })
     }
@@ -110,12 +105,6 @@ impl Execution {
                 self.run.advance(wires)
             }
         }
-    }
-
-    /// Waits for a short time for what it needs of others in shared memory. True if that is there.
-    pub(super) fn await_shortly(&self, wires: Wires<'_>, sharing: &Sharing) -> bool {
-        let (Some(shared), Some(board)) = (&self.shared, sharing.board()) else { return false };
-        await_shortly(wires, board, shared)
     }
 
     /// Has the lane wait for what it needs of others in shared memory.

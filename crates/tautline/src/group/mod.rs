@@ -335,8 +335,8 @@ impl Group {
             self.carry_out(call, plan, Bytes::Apart(input, &mut output))?;
             return Ok(output);
         }
-        let mut run = Execution::copied((plan, reduction), input)?;
-        self.0.drive(self.number(&mut run), &mut run)?;
+        let mut run = Execution::begun((plan, reduction), input, None)?;
+        self.0.drive(self.ticket(), &mut run)?;
         Ok(run.into_output())
     }
 
