@@ -124,8 +124,8 @@ impl Inner {
         self.failures.changes() + self.sharing.board().map_or(0, |board| board.changes())
     }
 
-    /// Carries out a collective through shared memory, in the memory of the program, as far as it goes without
-    /// a long wait. True if that was all.
+    /// Carries out a collective through shared memory, in the memory of the program, as far as it goes
+    /// without a long wait. True if that was all.
     pub(super) fn drive_in_place(
         &self,
         ticket: Ticket,
