@@ -4,6 +4,7 @@ mod common;
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use common::hosts::{Hosts, MARK, lacks_hosts, marked, parent_of};
 use common::jobs::{LIVES, check_restart, expected, lines, run, said};
@@ -61,6 +62,7 @@ fn on_two_hosts() {
     joined_ranks_belong_to_the_command(&hosts);
     late_answers_are_not_taken_for_those_to_other_requests(&hosts);
     output_that_nobody_reads_ends_the_job(&hosts);
+    ranks_join_on_a_host_whose_processes_end(&hosts);
     // N-26: on a host of the job, and on one that it has not used.
     for (list, at) in [("a:2", "a"), ("a,b", "b"), ("a:2", "b")] {
         let join = |job: u32| hosts.tautline(&["--join", &job.to_string(), "--hosts", at]);
@@ -73,6 +75,34 @@ fn on_two_hosts() {
             &mut hosts.tautline(&["-n", "3", "--hosts", list, "--restart", "--env", &lives]),
             &hosts.folder.join("lives"),
         );
+    }
+}
+
+/// J-26: a request is carried out though the agent that it goes to ends before it answers, with the last
+/// process of its host or killed.
+fn ranks_join_on_a_host_whose_processes_end(hosts: &Hosts) {
+    for signal in ["CONT", "KILL"] {
+        let mut job = hosts.tautline(&["--hosts", "a,b", "--keep-going"]);
+        job.args(["-n", "1", "sh", "-c", "echo up; exec sleep 1000"]);
+        job.args([":", "-n", "1", "sh", "-c", "echo $$; exec sleep 1000"]);
+        job.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let RunningJob(job) = &mut RunningJob(job.spawn().unwrap());
+        let output = job.stdout.as_mut().unwrap();
+        let lines = [read_line(output), read_line(output)];
+        let rank: u32 = lines.iter().find_map(|line| line.parse().ok()).unwrap();
+        let agent = parent_of(rank).unwrap();
+        kill(agent, "STOP");
+        kill(rank, "KILL");
+        let mut join = hosts.tautline(&["--join", &job.id().to_string(), "--hosts", "b"]);
+        join.args(["sh", "-c", "echo joined"]).stdin(Stdio::null());
+        let join = join.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // For the request to be on its way to the agent. If it is not, a new agent takes it all the same.
+        std::thread::sleep(Duration::from_millis(500));
+        kill(agent, signal);
+        let joined = join.wait_with_output().unwrap();
+        assert!(joined.status.success() && joined.stdout == b"joined\n", "{signal}: {joined:?}");
+        kill(job.id(), "INT");
+        assert_eq!(job.wait().unwrap().code(), Some(130));
     }
 }
 

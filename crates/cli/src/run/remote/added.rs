@@ -23,6 +23,10 @@ pub(super) struct Adding {
 impl Agent {
     /// Checks what can be checked before processes join, and tells the launcher where they will be.
     pub(super) fn prepare_added(&mut self, add: Add) {
+        if self.ending {
+            // The launcher is about to learn it, and asks another agent.
+            return;
+        }
         let request = add.request;
         let prepared = || -> Result<(Adding, Vec<Vec<SocketAddr>>, u64)> {
             if !add.dir.is_dir() {
@@ -63,7 +67,7 @@ impl Agent {
     /// Starts what was prepared, or forgets it.
     pub(super) fn start_added(&mut self, request: u64, start: bool) {
         let prepared = self.adding.take_if(|adding| adding.add.request == request);
-        let Some(Adding { add, file, sockets }) = prepared.filter(|_| start) else { return };
+        let Some(Adding { add, file, sockets }) = prepared.filter(|_| start && !self.ending) else { return };
         let add = Rc::new(add);
         for (rank, socket) in add.ranks.clone().zip(sockets) {
             let prepared = &mut self.crew.prepared;

@@ -72,6 +72,8 @@ pub(super) struct Agent {
     output_ended: bool,
     /// What is prepared to join the job.
     pub(super) adding: Option<Adding>,
+    /// No process is left, and none is started any more.
+    pub(super) ending: bool,
     /// Where processes of this host ask for further ranks.
     pub(super) control: Option<Control>,
     /// For the supervisor.
@@ -307,6 +309,7 @@ impl Agent {
             restarts,
             output_ended: false,
             adding: None,
+            ending: false,
             control,
             record,
             joined,
@@ -372,7 +375,7 @@ impl Agent {
     /// Serves until no process is left; returns those that could not be ended.
     fn watch(&mut self) -> Vec<i32> {
         let mut heard = Instant::now();
-        while !self.alive.is_empty() || self.restarts && !self.lost {
+        while self.is_needed() {
             let until = self.kill_at.map_or(heard + SILENCE, |kill| kill.min(heard + SILENCE));
             match self.events.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(event) => {
@@ -394,12 +397,18 @@ impl Agent {
         }
         // Nobody asks any more.
         self.control = None;
+        self.ending = true;
         let left = leftovers::end_all(self.grace, |time| self.is_killed_within(time));
         // Whoever is left may keep the output open.
         if left.is_empty() {
             self.await_output();
         }
         left.iter().map(|pid| pid.as_raw_pid()).collect()
+    }
+
+    /// Whether a process lives, or the launcher may still have one started.
+    fn is_needed(&self) -> bool {
+        !self.alive.is_empty() || !self.lost && (self.restarts || self.adding.is_some())
     }
 
     fn handle(&mut self, event: Event) {

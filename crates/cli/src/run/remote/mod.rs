@@ -384,7 +384,7 @@ impl<'a> Watch<'a> {
                     watch::report_left(&place, &numbers.join(", "));
                     self.outcome.incomplete = true;
                 }
-                self.host_done(host);
+                self.host_done(host, "its host ended all its processes before it was started");
             }
             FromAgent::Prepared { addrs, host: id } => self.join_prepared(host, addrs, id),
             FromAgent::Added { request, addrs, host: id } => {
@@ -439,21 +439,18 @@ impl<'a> Watch<'a> {
         if !self.is_running(host) {
             return;
         }
-        self.hosts[host] = HostState::Done;
         self.job.connections[host].abandon();
-        let name = self.job.connections[host].name.clone();
-        for rank in self.job.ranks[host].clone() {
-            if self.outcome.is_running(rank) {
-                self.rank_ended(host, rank, RankEnd::Lost(format!("its host {name} was lost: {why}")));
-            }
-        }
-        self.host_done(host);
+        let name = &self.job.connections[host].name;
+        self.host_done(host, &format!("its host {name} was lost: {why}"));
     }
 
-    /// A host has no process of the job any more.
-    fn host_done(&mut self, host: usize) {
+    /// A host has no process of the job any more. Those that have not been reported ended for this reason.
+    fn host_done(&mut self, host: usize, why: &str) {
         self.hosts[host] = HostState::Done;
         for rank in self.job.ranks[host].clone() {
+            if self.outcome.is_running(rank) {
+                self.rank_ended(host, rank, RankEnd::Lost(why.to_owned()));
+            }
             self.output_ended(rank);
         }
         self.host_gone(host);
