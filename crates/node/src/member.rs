@@ -81,6 +81,16 @@ impl Member {
         !matches!((self.host, other.host), (Some(own), Some(other)) if own != other)
     }
 
+    /// A number that members of one host have in common, by what [`Member::is_on_host_of`] goes by.
+    pub(crate) fn host_number(&self) -> u64 {
+        match (self.host, self.addr.ip()) {
+            (Some(HostId(number)), _) => number,
+            (None, ip) if ip.is_loopback() => 0,
+            (None, IpAddr::V4(ip)) => ip.to_bits().into(),
+            (None, IpAddr::V6(ip)) => (ip.to_bits() >> 64) as u64 ^ ip.to_bits() as u64,
+        }
+    }
+
     /// Whether both run on one host: by what the launcher told of them or, without that, by their addresses.
     pub(crate) fn is_on_host_of(&self, other: &Member) -> bool {
         if let (Some(own), Some(other)) = (self.host, other.host) {
@@ -122,6 +132,7 @@ mod tests {
         assert_eq!(at(&["[::1]:7", "[2001:db8::1]:7"]).unwrap().bind_address().to_string(), "[::]:7");
         let second = at(&["10.1.0.1:7001"]).unwrap();
         assert!(two.is_on_host_of(&second) && second.is_on_host_of(&two) && !one.is_on_host_of(&second));
+        assert!(one.host_number() != second.host_number());
     }
 
     /// J-28: what one socket cannot receive for is refused, and so are too many addresses.

@@ -15,6 +15,7 @@ mod failures;
 mod groups;
 mod handlers;
 mod handles;
+mod hosts_collectives;
 mod lanes;
 mod loans;
 mod local;

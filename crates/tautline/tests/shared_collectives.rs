@@ -11,7 +11,7 @@ use tautline_model::{add, addition, compose, composition, content, folded};
 /// Calls after which members have agreed on sharing memory.
 const CALLS: usize = 5;
 
-fn enter(job: Job) -> (Endpoint, Group) {
+pub(crate) fn enter(job: Job) -> (Endpoint, Group) {
     let ep = join(Endpoint::builder().config(config(|_| {})), job);
     let world = ep.world().unwrap();
     (ep, world)
@@ -30,19 +30,19 @@ fn sharing(group: &Group) -> Group {
 }
 
 /// Connects all pairs of members, so that nobody has to dial a lost member to learn of its loss.
-fn connect_all(group: &Group) {
+pub(crate) fn connect_all(group: &Group) {
     let lens = vec![1; group.size()];
     let call = Call::AllToAllVaried { send: lens.clone(), receive: lens };
     group.run(&call, &vec![0; group.size()]).unwrap();
 }
 
-fn warm_up(group: &Group) {
+pub(crate) fn warm_up(group: &Group) {
     (0..CALLS).for_each(|_| group.barrier().unwrap());
 }
 
 /// The `number`th call of a sequence that is the same at all members, this member's input, and the output
 /// of a serial model.
-fn nth(n: usize, me: usize, number: usize) -> (Call, Vec<u8>, Vec<u8>) {
+pub(crate) fn nth(n: usize, me: usize, number: usize) -> (Call, Vec<u8>, Vec<u8>) {
     let mut seed = number as u64;
     // Few are as long as can be: their models take much longer than they do.
     let long = [MAX_SHARED_BYTES, 4_096];

@@ -177,7 +177,13 @@ fn fastest(world: &Group, time: Duration) -> tautline::Result<Vec<Choice>> {
                 // The slowest member counts.
                 let mut us = [time_of(world, group, &call, time)?];
                 world.all_reduce(&mut us, tautline::group::Max)?;
-                if best.is_none_or(|(least, _)| us[0] < least) {
+                // Where an algorithm does not apply, another line of the table was measured.
+                let applies = match algorithm {
+                    Algorithm::Shared => group.hosts() == Some(1),
+                    Algorithm::Hosts => group.hosts().is_some_and(|hosts| hosts > 1),
+                    _ => true,
+                };
+                if applies && best.is_none_or(|(least, _)| us[0] < least) {
                     best = Some((us[0], *algorithm));
                 }
             }

@@ -206,6 +206,11 @@ impl Endpoint {
         })
     }
 
+    /// A number that members of this process's host have in common: what the launcher told, or the address.
+    pub fn host_number(&self) -> Result<u64, SendError> {
+        self.with(|lane| lane.peers.host_number())
+    }
+
     /// Bytes that nobody can guess.
     pub fn fresh_secret(&self) -> Result<[u8; 16], SendError> {
         self.with(|lane| lane.secrets.bytes())

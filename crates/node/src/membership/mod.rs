@@ -56,6 +56,11 @@ impl Peers {
         self.roster.size()
     }
 
+    /// A number that members of this process's host have in common.
+    pub(crate) fn host_number(&self) -> u64 {
+        self.roster.host_number()
+    }
+
     /// Whether every other rank of the job is gone, and no other lane of this process is connected. A rank
     /// that was never used is not lost: it may still connect, and be what a program waits for.
     pub(crate) fn are_all_lost(&self) -> bool {

@@ -58,6 +58,11 @@ impl Roster {
         self.me.into()
     }
 
+    /// A number that members of this process's host have in common.
+    pub(crate) fn host_number(&self) -> u64 {
+        self.member(self.me.rank).host_number()
+    }
+
     /// How many ranks there are.
     pub(crate) fn size(&self) -> u32 {
         (self.members.len() + self.joined.len()) as u32

@@ -262,11 +262,29 @@ impl Call {
         Some(Shared { kind, bytes })
     }
 
+    /// What it is in two levels, if that is chosen (G-23).
+    fn hosts(&self, members: usize, choices: &Choices) -> Option<Shared> {
+        let (kind, bytes) = self.choice(members)?;
+        let chosen = choices.between_hosts(kind, bytes, members) == Algorithm::Hosts;
+        if members < 3 || !chosen || bytes > MAX_GROUP_BYTES || bytes == 0 && kind != Kind::Barrier {
+            return None;
+        }
+        let kind = match self {
+            Call::Barrier => SharedKind::Barrier,
+            Call::Broadcast { root, .. } => SharedKind::Broadcast { root: *root },
+            Call::Reduce { root, with, .. } if with.is_commutative() => SharedKind::Reduce { root: *root },
+            Call::AllReduce { with, .. } if with.is_commutative() => SharedKind::AllReduce,
+            _ => return None,
+        };
+        Some(Shared { kind, bytes })
+    }
+
     fn write(&self, draft: &mut Draft, choices: &Choices) {
         let members = draft.members;
         let choice = self.choice(members);
         let algorithm = choice.map(|(kind, bytes)| choices.by_messages(kind, bytes, members));
         draft.plan.shared = self.shared(draft.me, members, choices);
+        draft.plan.hosts = self.hosts(members, choices);
         match self {
             Call::Barrier => barrier::dissemination(draft),
             Call::Broadcast { root, len } => match algorithm {

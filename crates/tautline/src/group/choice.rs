@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use crate::error::{Error, Result};
 
@@ -43,6 +44,10 @@ pub enum Algorithm {
     /// than 64 KiB for the others: barrier, broadcast, all-gather, reduce, all-reduce, all-to-all,
     /// reduce-scatter. Otherwise the next line of the table that applies decides.
     Shared,
+    /// Two levels, if the members are processes of several hosts, at most 64 of each: memory that those of a
+    /// host share, and messages between one member of each host: barrier, broadcast, and reduce and all-reduce
+    /// of commutative operations, up to 64 KiB. Otherwise the next line of the table that applies decides.
+    Hosts,
     /// Log2(n) rounds of signals: barrier.
     Dissemination,
     /// A binomial tree: broadcast, gather, scatter, reduce.
@@ -97,16 +102,19 @@ impl Kind {
     /// The algorithms that it has.
     pub fn algorithms(self) -> &'static [Algorithm] {
         match self {
-            Kind::Barrier => &[Algorithm::Dissemination, Algorithm::Shared],
-            Kind::Broadcast => &[Algorithm::Binomial, Algorithm::ScatterAllGather, Algorithm::Shared],
+            Kind::Barrier => &[Algorithm::Dissemination, Algorithm::Shared, Algorithm::Hosts],
+            Kind::Broadcast => {
+                &[Algorithm::Binomial, Algorithm::ScatterAllGather, Algorithm::Shared, Algorithm::Hosts]
+            }
             Kind::Gather | Kind::Scatter => &[Algorithm::Binomial, Algorithm::Linear],
             Kind::AllGather => &[Algorithm::Bruck, Algorithm::Ring, Algorithm::Shared],
-            Kind::Reduce => &[Algorithm::Binomial, Algorithm::Shared],
+            Kind::Reduce => &[Algorithm::Binomial, Algorithm::Shared, Algorithm::Hosts],
             Kind::AllReduce => &[
                 Algorithm::RecursiveDoubling,
                 Algorithm::HalvingDoubling,
                 Algorithm::Ring,
                 Algorithm::Shared,
+                Algorithm::Hosts,
             ],
             Kind::AllToAll => &[Algorithm::Pairwise, Algorithm::Shared],
             Kind::ReduceScatter => &[Algorithm::Direct, Algorithm::Shared],
@@ -119,6 +127,7 @@ impl Algorithm {
     pub fn name(self) -> &'static str {
         match self {
             Algorithm::Shared => "shared",
+            Algorithm::Hosts => "hosts",
             Algorithm::Dissemination => "dissemination",
             Algorithm::Binomial => "binomial",
             Algorithm::ScatterAllGather => "scatter-all-gather",
@@ -185,6 +194,7 @@ const fn choice(kind: Kind, bytes: usize, members: usize, algorithm: Algorithm) 
 /// The table that groups start with.
 pub const DEFAULT_CHOICES: &[Choice] = &[
     choice(Kind::Barrier, ALL, ALL, Algorithm::Shared),
+    choice(Kind::Barrier, ALL, ALL, Algorithm::Hosts),
     choice(Kind::Barrier, ALL, ALL, Algorithm::Dissemination),
     choice(Kind::Broadcast, 64 << 10, ALL, Algorithm::Binomial),
     choice(Kind::Broadcast, ALL, 3, Algorithm::Binomial),
@@ -198,6 +208,7 @@ pub const DEFAULT_CHOICES: &[Choice] = &[
     choice(Kind::AllGather, ALL, ALL, Algorithm::Ring),
     choice(Kind::Reduce, ALL, ALL, Algorithm::Binomial),
     choice(Kind::AllReduce, 4 << 10, ALL, Algorithm::Shared),
+    choice(Kind::AllReduce, 64 << 10, ALL, Algorithm::Hosts),
     choice(Kind::AllReduce, 8 << 10, ALL, Algorithm::RecursiveDoubling),
     choice(Kind::AllReduce, ALL, 2, Algorithm::HalvingDoubling),
     choice(Kind::AllReduce, 256 << 10, ALL, Algorithm::HalvingDoubling),
@@ -208,13 +219,14 @@ pub const DEFAULT_CHOICES: &[Choice] = &[
     choice(Kind::ReduceScatter, ALL, ALL, Algorithm::Direct),
 ];
 
-/// A table of choices. The first line that applies decides.
+/// A table of choices. The first line that applies decides; [`Algorithm::Shared`] applies to members on one
+/// host, and [`Algorithm::Hosts`] to members on several.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choices(Vec<Choice>);
+pub struct Choices(Arc<[Choice]>);
 
 impl Default for Choices {
     fn default() -> Choices {
-        Choices(DEFAULT_CHOICES.to_vec())
+        Choices(DEFAULT_CHOICES.into())
     }
 }
 
@@ -238,16 +250,25 @@ impl Choices {
         &self.0
     }
 
-    /// What is chosen for a collective of so many bytes and members. An algorithm that the collective does
-    /// not have, or that the operation does not allow, gives way to the one for short messages.
+    /// What is chosen for a collective of so many bytes and members, if these are processes of one host. An
+    /// algorithm that the collective does not have, or that the operation does not allow, gives way to the one
+    /// for short messages.
     pub fn algorithm(&self, kind: Kind, bytes: usize, members: usize) -> Algorithm {
-        self.algorithms(kind, bytes, members).next().unwrap_or(Algorithm::Binomial)
+        let mut algorithms = self.algorithms(kind, bytes, members);
+        algorithms.find(|algorithm| *algorithm != Algorithm::Hosts).unwrap_or(Algorithm::Binomial)
     }
 
-    /// What is chosen among the algorithms that send messages.
-    pub(super) fn by_messages(&self, kind: Kind, bytes: usize, members: usize) -> Algorithm {
+    /// As [`Choices::algorithm`], if the members are processes of several hosts.
+    pub fn between_hosts(&self, kind: Kind, bytes: usize, members: usize) -> Algorithm {
         let mut algorithms = self.algorithms(kind, bytes, members);
         algorithms.find(|algorithm| *algorithm != Algorithm::Shared).unwrap_or(Algorithm::Binomial)
+    }
+
+    /// What is chosen among the algorithms that only send messages.
+    pub(super) fn by_messages(&self, kind: Kind, bytes: usize, members: usize) -> Algorithm {
+        let mut algorithms = self.algorithms(kind, bytes, members);
+        let messages = |algorithm: &Algorithm| !matches!(algorithm, Algorithm::Shared | Algorithm::Hosts);
+        algorithms.find(messages).unwrap_or(Algorithm::Binomial)
     }
 
     /// The algorithms of all lines that apply, in order.
@@ -274,8 +295,16 @@ mod tests {
         ] {
             assert_eq!(choices.by_messages(kind, bytes, 4), algorithm, "{kind:?} of {bytes}");
         }
-        let every = |kind: &Kind| choices.by_messages(*kind, ALL, ALL) != Algorithm::Shared;
-        assert!(Kind::ALL.iter().all(every));
+        for kind in Kind::ALL {
+            let by_messages = choices.by_messages(kind, ALL, ALL);
+            assert!(!matches!(by_messages, Algorithm::Shared | Algorithm::Hosts), "{kind:?}");
+        }
+        // Each has lines for one host and for several, in any order.
+        let first = Choices::with([choice(Kind::AllReduce, ALL, ALL, Algorithm::Hosts)]);
+        for choices in [choices, first] {
+            assert_eq!(choices.between_hosts(Kind::AllReduce, 8, 4), Algorithm::Hosts);
+            assert_eq!(choices.algorithm(Kind::AllReduce, 8, 4), Algorithm::Shared);
+        }
     }
 
     #[test]

@@ -87,9 +87,9 @@ impl Inner {
     /// for (G-20).
     fn check_shared(&self, ticket: Ticket, run: &mut Execution) -> Result<bool> {
         let (tagged, wires) = (self.collective.node().tagged(), self.wires(ticket));
-        let board = self.sharing.board();
+        let board = self.sharing.any_board();
         if let Some(board) = board {
-            self.or_fail(ticket, run.watch(wires, board, false))?;
+            self.or_fail(ticket, run.watch(board.wires(wires), board, false))?;
             // Notices and losses end receives. Those that are known may matter for a later collective.
             if !board.has_news(tagged.request_activity()?) && !self.failures.any() {
                 return Ok(false);
@@ -102,8 +102,9 @@ impl Inner {
             self.failures.check(ticket.number)?;
         }
         let Some(board) = board else { return Ok(false) };
-        let mut lost = board.losses(wires)?;
-        lost.extend(self.lost_by_notice());
+        let mut lost = board.losses(board.wires(wires))?;
+        let here = |(member, cause)| Some((board.placement.number_here(member)?, cause));
+        lost.extend(self.lost_by_notice().into_iter().filter_map(here));
         if lost.is_empty() {
             return Ok(false);
         }
@@ -113,7 +114,7 @@ impl Inner {
             Ok(false) => match lost.into_iter().find(|(member, _)| run.needs(board, *member)) {
                 Some((_, cause)) => Err(self.fail(ticket.failing(), cause.error())),
                 // Whoever watched the others may be among the lost.
-                None => self.or_fail(ticket, run.watch(wires, board, true)).map(|()| false),
+                None => self.or_fail(ticket, run.watch(board.wires(wires), board, true)).map(|()| false),
             },
             Err(error) => Err(self.fail(ticket.failing(), error)),
         }
@@ -121,7 +122,7 @@ impl Inner {
 
     /// Changes with the losses and notices that this member knows of.
     fn changes(&self) -> u64 {
-        self.failures.changes() + self.sharing.board().map_or(0, |board| board.changes())
+        self.failures.changes() + self.sharing.any_board().map_or(0, |board| board.changes())
     }
 
     /// Carries out a collective through shared memory, in the memory of the program, as far as it goes
@@ -142,7 +143,7 @@ impl Inner {
     fn interruptions(&self, run: &Execution, ids: &mut Vec<TagRequest>) {
         ids.extend(self.notice_request());
         run.interruptions(ids);
-        if let Some(board) = self.sharing.board().filter(|_| run.is_shared()) {
+        if let Some(board) = self.sharing.any_board().filter(|_| run.is_shared()) {
             board.interruptions(ids);
         }
     }

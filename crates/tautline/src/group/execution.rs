@@ -3,11 +3,12 @@
 
 use tautline_node::{Awaited, TagRequest};
 
+use super::hosts_op::HostsOp;
 use super::plan::{Plan, SharedKind};
 use super::reduction::Reduction;
 use super::run::{Planned, Run, Wires, check_input};
 use super::shared_op::SharedOp;
-use super::sharing::{Board, Sharing};
+use super::sharing::{Board, Decision, Numbers, Sharing};
 use crate::error::{Error, Result};
 
 /// The program's memory for a collective.
@@ -59,49 +60,69 @@ impl Bytes<'_> {
 #[derive(Debug)]
 pub(super) struct Execution {
     run: Run,
-    /// It goes through shared memory, unless the group turns out to have none.
+    /// It goes through memory that all members share, unless the group turns out to have none.
     shared: Option<SharedOp>,
+    /// It goes in two levels, unless the group turns out not to be on several hosts.
+    hosts: Option<Box<HostsOp>>,
 }
 
 impl Execution {
     /// Begins with the member's input.
     pub(super) fn new(plan: Planned, input: Vec<u8>) -> Result<Execution> {
-        Ok(Execution { run: Run::new(plan, input)?, shared: None })
+        Ok(Execution { run: Run::new(plan, input)?, shared: None, hosts: None })
     }
 
-    /// As [`Execution::new`], with a copy of the input, for one that may have begun in shared memory.
-    pub(super) fn begun(plan: Planned, input: &[u8], shared: Option<SharedOp>) -> Result<Execution> {
-        Ok(Execution { run: Run::copied(plan, input)?, shared })
+    /// As [`Execution::new`], with a copy of the input, for one that may have begun in memory of all members,
+    /// or have a number among those that go in two levels.
+    pub(super) fn begun(
+        plan: Planned,
+        input: &[u8],
+        (shared, hosts): (Option<SharedOp>, Option<u64>),
+    ) -> Result<Execution> {
+        let hosts = hosts.map(|number| Box::new(HostsOp::new(number)));
+        Ok(Execution { run: Run::copied(plan, input)?, shared, hosts })
     }
 
-    /// Gives it its place among those that go through shared memory, if it has one.
-    pub(super) fn share(&mut self, shared: Option<SharedOp>) {
-        self.shared = shared;
+    /// Gives it its places among those that go through shared memory, if it has some.
+    pub(super) fn share(&mut self, numbers: Numbers) {
+        self.shared = numbers.memory.map(SharedOp::new);
+        self.hosts = numbers.hosts.map(|number| Box::new(HostsOp::new(number)));
     }
 
     pub(super) fn plan(&self) -> &Plan {
         self.run.plan()
     }
 
-    /// Whether it goes through shared memory, as far as is known.
+    /// Whether it waits in shared memory, as far as is known.
     pub(super) fn is_shared(&self) -> bool {
-        self.shared.is_some()
+        self.shared.is_some() || self.hosts.as_ref().is_some_and(|hosts| !hosts.exchanges())
     }
 
     /// Does all that can be done now. True if that was all.
     pub(super) fn advance(&mut self, wires: Wires<'_>, sharing: &Sharing) -> Result<bool> {
-        let Some(shared) = &mut self.shared else { return self.run.advance(wires) };
-        match sharing.decide(wires)? {
-            None => Ok(false),
-            Some(Some(board)) => {
+        if self.shared.is_none() && self.hosts.is_none() {
+            return self.run.advance(wires);
+        }
+        let Some(decision) = sharing.decide(wires)? else { return Ok(false) };
+        match (decision, &mut self.shared, &mut self.hosts) {
+            (Decision::Memory(board), Some(shared), _) => {
+                self.hosts = None;
                 let done = advance_shared(&mut self.run, wires, board, shared)?;
                 if done {
-                    wake_later(wires, sharing, shared)?;
+                    wake_later(wires, sharing.has_later(shared.number()))?;
                 }
                 Ok(done)
             }
-            Some(None) => {
+            (Decision::Hosts(board), _, Some(hosts)) => {
                 self.shared = None;
+                let done = hosts.advance(&mut self.run, wires, (board, &sharing.choices))?;
+                if done {
+                    wake_later(wires, sharing.has_later_by_hosts(hosts.number()))?;
+                }
+                Ok(done)
+            }
+            _ => {
+                (self.shared, self.hosts) = (None, None);
                 self.run.advance(wires)
             }
         }
@@ -109,49 +130,75 @@ impl Execution {
 
     /// Has the lane wait for what it needs of others in shared memory.
     pub(super) fn register(&mut self, wires: Wires<'_>, sharing: &Sharing) -> Result<()> {
-        match (&mut self.shared, sharing.board()) {
-            (Some(shared), Some(board)) => shared.register(wires, board),
-            _ => Ok(()),
+        let Some(board) = sharing.any_board() else { return Ok(()) };
+        match (&mut self.shared, &mut self.hosts) {
+            (Some(shared), _) => shared.register(wires, board),
+            (None, Some(hosts)) => hosts.register(wires, board),
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// What it waits for in shared memory.
+    fn awaited(&self) -> Option<Awaited> {
+        match &self.shared {
+            Some(shared) => shared.awaited(),
+            None => self.hosts.as_ref()?.awaited(),
         }
     }
 
     /// Watches the members that it waits for in shared memory: all of them if a member is lost, and otherwise
     /// as far as others may not.
     pub(super) fn watch(&self, wires: Wires<'_>, board: &Board, is_one_lost: bool) -> Result<()> {
-        match self.shared.as_ref().and_then(SharedOp::awaited) {
+        match self.awaited() {
             None | Some(Awaited::Turn(_)) => Ok(()),
             Some(Awaited::Entered(_) | Awaited::Published(_) | Awaited::Result(_)) if !is_one_lost => Ok(()),
             Some(awaited) => board.watch_for(wires, awaited),
         }
     }
 
+    /// The messages by which it goes, with the wires that they use.
+    fn messages<'a>(&'a mut self, wires: Wires<'a>) -> (&'a mut Run, Wires<'a>) {
+        match self.hosts.as_mut().and_then(|hosts| hosts.messages(wires)) {
+            Some(messages) => messages,
+            None => (&mut self.run, wires),
+        }
+    }
+
     /// Watches the members whose messages it will wait for, if it goes by messages.
     pub(super) fn watch_later(&mut self, wires: Wires<'_>) -> Result<()> {
-        if self.is_shared() { Ok(()) } else { self.run.watch(wires) }
+        if self.is_shared() {
+            return Ok(());
+        }
+        let (run, wires) = self.messages(wires);
+        run.watch(wires)
     }
 
     /// An error if one of these is lost, and its messages have not arrived.
     pub(super) fn check_watched(&mut self, wires: Wires<'_>) -> Result<()> {
-        self.run.check_watched(wires)
+        let (run, wires) = self.messages(wires);
+        run.check_watched(wires)
     }
 
     /// Appends the requests that end when one of these is lost.
     pub(super) fn interruptions(&self, ids: &mut Vec<TagRequest>) {
-        self.run.interruptions(ids);
+        match &self.hosts {
+            Some(hosts) => hosts.interruptions(ids),
+            None => self.run.interruptions(ids),
+        }
     }
 
-    /// Whether what it waits for in shared memory cannot come if a member is gone.
+    /// Whether what it waits for in shared memory cannot come if a member of it is gone.
     pub(super) fn needs(&self, board: &Board, member: usize) -> bool {
-        let awaited = self.shared.as_ref().and_then(SharedOp::awaited);
-        awaited.is_some_and(|awaited| board.memory.needs(awaited, member))
+        self.awaited().is_some_and(|awaited| board.memory.needs(awaited, member))
     }
 
     /// Appends what it waits for: in shared memory, until there is some, or messages.
     pub(super) fn requests(&self, sharing: &Sharing, ids: &mut Vec<TagRequest>) {
-        match self.shared.as_ref().map(SharedOp::request) {
-            Some(Some(request)) => ids.push(request),
-            Some(None) => sharing.requests(ids),
-            None => self.run.requests(ids),
+        match (&self.shared, &self.hosts) {
+            (None, None) => self.run.requests(ids),
+            _ if sharing.decision().is_none() => sharing.requests(ids),
+            (Some(shared), _) => ids.extend(shared.request()),
+            (None, Some(hosts)) => hosts.requests(ids),
         }
     }
 
@@ -195,7 +242,7 @@ pub(super) fn advance_in_place(
             if call.kind == (SharedKind::Broadcast { root: wires.me }) {
                 bytes.copy_root();
             }
-            return wake_later(wires, sharing, shared).map(|()| true);
+            return wake_later(wires, sharing.has_later(shared.number())).map(|()| true);
         }
         if !await_shortly(wires, board, shared) {
             return Ok(false);
@@ -205,8 +252,8 @@ pub(super) fn advance_in_place(
 
 /// After the end of an operation: one of another thread may wait for its turn.
 #[inline]
-fn wake_later(wires: Wires<'_>, sharing: &Sharing, shared: &SharedOp) -> Result<()> {
-    if sharing.has_later(shared.number()) { Ok(wires.tags.node().tagged().poll_groups()?) } else { Ok(()) }
+fn wake_later(wires: Wires<'_>, has_later: bool) -> Result<()> {
+    if has_later { Ok(wires.tags.node().tagged().poll_groups()?) } else { Ok(()) }
 }
 
 /// Waits for a short time for what an operation needs of others. True if that is there.

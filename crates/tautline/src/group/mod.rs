@@ -43,7 +43,9 @@ mod collective;
 mod context;
 mod execution;
 mod failure;
+mod hosts_op;
 mod multicast;
+mod placement;
 mod plan;
 mod plans;
 mod reduction;
@@ -79,7 +81,7 @@ use failure::Failures;
 use plan::Plan;
 use plans::Plans;
 use shared_op::SharedOp;
-use sharing::Sharing;
+use sharing::{Numbers, Sharing};
 
 /// A group of ranks. `Send`, `Sync` and cheap to clone; clones are the same group. It is freed when the last
 /// clone is dropped, and all collectives of it have ended.
@@ -151,9 +153,9 @@ fn new(tags: &Tags, members: Vec<Rank>, id: Id, choices: Choices) -> Result<Inne
         next: AtomicU64::new(0),
         next_persistent: AtomicU32::new(0),
         agreements: AtomicU32::new(0),
-        choices,
+        choices: choices.clone(),
         plans: Plans::default(),
-        sharing: Sharing::default(),
+        sharing: Sharing::new(choices),
         failures: Failures::new(),
         fenced: AtomicBool::new(false),
     };
@@ -296,9 +298,11 @@ impl Group {
     }
 
     /// Numbers a collective among those that go through shared memory, if it may.
-    fn shared_op(&self, plan: &Plan) -> Option<SharedOp> {
-        let may_share = plan.shared.is_some() && !self.0.tags.node().is_virtual();
-        if may_share { self.0.sharing.number().map(SharedOp::new) } else { None }
+    #[inline]
+    fn numbers(&self, plan: &Plan) -> Numbers {
+        let could_share = plan.shared.is_some() || plan.hosts.is_some();
+        let may_share = could_share && !self.0.tags.node().is_virtual();
+        if may_share { self.0.sharing.numbers(plan) } else { Numbers::default() }
     }
 
     /// Numbers a collective.
@@ -308,14 +312,21 @@ impl Group {
 
     /// Numbers a collective that has its own memory.
     fn number(&self, run: &mut Execution) -> Ticket {
-        run.share(self.shared_op(run.plan()));
+        run.share(self.numbers(run.plan()));
         self.ticket()
     }
 
-    /// Whether the members share memory for short collectives; none if that has not been decided. They agree
-    /// on it when the group has been used for a few of them.
+    /// Whether the members share memory for short collectives: all of them, if they are on one host, or those
+    /// of each host. None if that has not been decided; they agree on it when the group has been used for a
+    /// few collectives.
     pub fn shares_memory(&self) -> Option<bool> {
-        self.0.sharing.is_decided().then(|| self.0.sharing.board().is_some())
+        self.0.sharing.decision().map(|_| self.0.sharing.any_board().is_some())
+    }
+
+    /// How many hosts the members are on, by what they have told each other; none if that has not been
+    /// decided, or they do not share memory.
+    pub fn hosts(&self) -> Option<usize> {
+        self.0.sharing.any_board().map(|board| board.placement.hosts())
     }
 
     fn plan_of(&self, call: &Call) -> Result<Arc<Plan>> {
@@ -330,12 +341,12 @@ impl Group {
     /// Carries out a collective with this member's input, and returns its output.
     pub fn run(&self, call: &Call, input: &[u8]) -> Result<Vec<u8>> {
         let (plan, reduction) = self.plan(call)?;
-        if plan.shared.is_some() {
+        if plan.shared.is_some() || plan.hosts.is_some() {
             let mut output = vec![0; plan.output_len()];
             self.carry_out(call, plan, Bytes::Apart(input, &mut output))?;
             return Ok(output);
         }
-        let mut run = Execution::begun((plan, reduction), input, None)?;
+        let mut run = Execution::begun((plan, reduction), input, (None, None))?;
         self.0.drive(self.ticket(), &mut run)?;
         Ok(run.into_output())
     }
@@ -356,14 +367,15 @@ impl Group {
     fn carry_out(&self, call: &Call, plan: Arc<Plan>, mut bytes: Bytes<'_>) -> Result<()> {
         let is_root = matches!(call, Call::Broadcast { root, .. } if *root == self.0.me);
         bytes.check(&plan, is_root)?;
-        let mut op = self.shared_op(&plan);
+        let Numbers { memory, hosts } = self.numbers(&plan);
+        let mut op = memory.map(SharedOp::new);
         let ticket = self.ticket();
         if let Some(op) = &mut op
             && self.0.drive_in_place(ticket, op, (&plan, call.reduction()), &mut bytes)?
         {
             return Ok(());
         }
-        let mut run = Execution::begun((plan, call.reduction().cloned()), bytes.input(), op)?;
+        let mut run = Execution::begun((plan, call.reduction().cloned()), bytes.input(), (op, hosts))?;
         self.0.drive(ticket, &mut run)?;
         if !is_root || !bytes.output().is_empty() {
             run.copy_output(bytes.output());

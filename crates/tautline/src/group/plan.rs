@@ -57,6 +57,8 @@ pub(super) enum SharedKind {
     ReduceScatter {
         skip: usize,
     },
+    /// Nothing. It has its number among the operations.
+    Pass,
 }
 
 impl Shared {
@@ -70,6 +72,7 @@ impl Shared {
             SharedKind::AllGather => (4, 0),
             SharedKind::AllToAll { .. } => (5, 0),
             SharedKind::ReduceScatter { .. } => (6, 0),
+            SharedKind::Pass => (7, 0),
         };
         let call = (self.bytes as u64) << 16 | (root as u64) << 3 | kind;
         (call.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 48) as u16
@@ -88,6 +91,8 @@ pub(super) struct Plan {
     pub(super) steps: Vec<Step>,
     /// What it is through shared memory, if the group has some and the table chooses it.
     pub(super) shared: Option<Shared>,
+    /// What it is in two levels, if the members are on several hosts and the table chooses it.
+    pub(super) hosts: Option<Shared>,
 }
 
 impl Plan {

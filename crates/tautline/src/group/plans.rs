@@ -34,8 +34,16 @@ impl Plans {
         }
         let plan = Arc::new(call.plan(me, members, choices));
         if let Some((kind, bytes)) = call.choice(members) {
-            let algorithm = choices.algorithm(kind, bytes, members).name();
-            tracing::debug!(kind = kind.name(), bytes, members, algorithm, "collective");
+            let one_host = choices.algorithm(kind, bytes, members).name();
+            let hosts = choices.between_hosts(kind, bytes, members).name();
+            tracing::debug!(
+                kind = kind.name(),
+                bytes,
+                members,
+                algorithm = one_host,
+                between_hosts = hosts,
+                "collective"
+            );
         }
         if plan.steps.len() <= STEPS {
             kept.truncate(KEPT - 1);

@@ -85,7 +85,7 @@ impl Run {
 
     /// As [`Run::new`], with a copy of the input.
     pub(super) fn copied(plan: Planned, input: &[u8]) -> Result<Run> {
-        if plan.0.shared.is_some() {
+        if plan.0.shared.is_some() || plan.0.hosts.is_some() {
             return Run::new(plan, input.to_vec());
         }
         check_input(&plan.0, input.len())?;
@@ -266,8 +266,10 @@ impl Run {
 
     fn received(&mut self, receive: Receive, range: &Range<Block>) -> Result<()> {
         let (status, buffer) = receive.finish()?;
-        if status?.len != self.plan.bytes(range) as u64 {
-            return Err(mismatch());
+        match status {
+            Ok(status) if status.len == self.plan.bytes(range) as u64 => {}
+            Ok(_) | Err(Error::Truncated(_)) => return Err(mismatch()),
+            Err(error) => return Err(error),
         }
         match buffer {
             Buffer::Whole(bytes) if range.len() == 1 => self.blocks[range.start as usize] = Data::Own(bytes),

@@ -114,7 +114,7 @@ impl SharedOp {
         if !memory.has_room(number) {
             return self.wait_for(board, Awaited::Room(number));
         }
-        if !matches!(call.kind, SharedKind::Barrier | SharedKind::Broadcast { .. }) {
+        if !matches!(call.kind, SharedKind::Barrier | SharedKind::Broadcast { .. } | SharedKind::Pass) {
             memory.contribute(number, input);
         }
         memory.enter(number, call.signature());
@@ -137,6 +137,7 @@ impl SharedOp {
         let (memory, number) = (&*board.memory, self.number);
         let mut wakes = true;
         match call.kind {
+            SharedKind::Pass => {}
             SharedKind::Broadcast { root } if root == wires.me => {}
             SharedKind::Broadcast { root } => {
                 if !memory.has_result(number).map_err(fault)? {

@@ -1,15 +1,19 @@
-//! Memory that all members of a group share, if they are processes of one host (G-14, G-19, G-20). Here it is
-//! agreed on and set up; `shared_op` uses it.
+//! Memory that the members of a group on one host share (G-14, G-19, G-20, G-23). Here it is agreed on and set
+//! up; `shared_op` and `hosts_op` use it.
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use tautline_node::{Asleep, Awaited, GroupMemory, MAX_GROUP_OPERATIONS, TagRequest, open_memory_of};
+use tautline_node::{
+    Asleep, Awaited, GroupMemory, MAX_GROUP_MEMBERS, MAX_GROUP_OPERATIONS, TagRequest, open_memory_of,
+};
 
-use super::algorithms::{all_reduce, barrier, broadcast};
+use super::algorithms::{all_gather, all_reduce, barrier, broadcast};
+use super::choice::Choices;
 use super::failure::Cause;
 use super::groups;
+use super::placement::Placement;
 use super::plan::{Draft, Plan};
 use super::reduction::Reduction;
 use super::run::{Run, WATCH, Wires};
@@ -25,13 +29,35 @@ const SETUP: u32 = 3 << 30;
 const OFFER: usize = 28;
 
 /// What a group knows of its shared memory.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Sharing {
-    /// Collectives that could use it, so far.
+    /// The group's table.
+    pub(super) choices: Choices,
+    /// Collectives that could use memory of all members, so far.
     calls: AtomicU64,
+    /// Collectives that could go in two levels, so far.
+    hosts_calls: AtomicU64,
     setup: Mutex<Option<Setup>>,
-    /// None inside: the members do not share memory.
-    decided: OnceLock<Option<Arc<Board>>>,
+    decided: OnceLock<Decision>,
+}
+
+/// What the members have agreed on.
+#[derive(Debug)]
+pub(super) enum Decision {
+    /// They do not share memory.
+    Messages,
+    /// All share memory.
+    Memory(Arc<Board>),
+    /// Those of each host share memory.
+    Hosts(Arc<Board>),
+}
+
+/// The numbers of a collective among those that could use memory of all members, and those that could go in
+/// two levels.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Numbers {
+    pub(super) memory: Option<u64>,
+    pub(super) hosts: Option<u64>,
 }
 
 /// Setting up under way.
@@ -39,28 +65,44 @@ pub(super) struct Sharing {
 struct Setup {
     stage: Stage,
     run: Run,
+    placement: Placement,
+    /// The ranks of the members on this host.
+    local: Vec<Rank>,
     memory: Option<GroupMemory>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// The first member tells where its memory is.
-    Offer,
-    /// Neighbours open channels, so that they can wake each other and notice deaths.
-    Connect,
-    /// Members agree on whether all have it mapped.
-    Answer,
+    /// Members tell which hosts they are on. Neighbours open channels, so that they can wake each other and
+    /// notice deaths.
+    Hosts = 0,
+    /// The first member of each host tells where its memory is.
+    Offer = 1,
+    /// Neighbours open channels, if not all members are on one host.
+    Connect = 2,
+    /// Members agree on whether all have it mapped. Not the number of [`WATCH`].
+    Answer = 4,
 }
 
 impl Sharing {
-    /// Numbers a collective that could use shared memory. None if it is to go by messages.
-    pub(super) fn number(&self) -> Option<u64> {
-        if matches!(self.decided.get(), Some(None)) {
-            return None;
+    pub(super) fn new(choices: Choices) -> Sharing {
+        let (calls, hosts_calls) = (AtomicU64::default(), AtomicU64::default());
+        Sharing { choices, calls, hosts_calls, setup: Mutex::default(), decided: OnceLock::new() }
+    }
+
+    /// Numbers a collective that could use shared memory. Without a number it goes by messages.
+    #[inline]
+    pub(super) fn numbers(&self, plan: &Plan) -> Numbers {
+        let mut numbers = Numbers::default();
+        let decided = self.decided.get();
+        if plan.shared.is_some() && matches!(decided, None | Some(Decision::Memory(_))) {
+            numbers.memory = next(&self.calls, MAX_GROUP_OPERATIONS);
         }
-        // Before this member looks whose turn it is.
-        let calls = self.calls.fetch_add(1, Ordering::SeqCst);
-        calls.checked_sub(CALLS_BEFORE).filter(|number| *number < MAX_GROUP_OPERATIONS)
+        if plan.hosts.is_some() && matches!(decided, None | Some(Decision::Hosts(_))) {
+            // Each takes two operations.
+            numbers.hosts = next(&self.hosts_calls, MAX_GROUP_OPERATIONS / 2);
+        }
+        numbers
     }
 
     /// Whether a collective after the `number`th was called. After this one has left.
@@ -68,20 +110,37 @@ impl Sharing {
         self.calls.load(Ordering::SeqCst) > number + CALLS_BEFORE + 1
     }
 
-    /// Whether the members have agreed on sharing memory, or on not sharing any.
-    pub(super) fn is_decided(&self) -> bool {
-        self.decided.get().is_some()
+    /// The same of those that go in two levels.
+    pub(super) fn has_later_by_hosts(&self, number: u64) -> bool {
+        self.hosts_calls.load(Ordering::SeqCst) > number + CALLS_BEFORE + 1
     }
 
-    /// The memory, if it was agreed on.
+    /// What the members have agreed on, if they have.
+    pub(super) fn decision(&self) -> Option<&Decision> {
+        self.decided.get()
+    }
+
+    /// The memory of all members, if they share it.
     #[inline]
     pub(super) fn board(&self) -> Option<&Arc<Board>> {
-        self.decided.get()?.as_ref()
+        match self.decided.get() {
+            Some(Decision::Memory(board)) => Some(board),
+            _ => None,
+        }
+    }
+
+    /// The memory that this member shares with others, of all hosts or of its own.
+    #[inline]
+    pub(super) fn any_board(&self) -> Option<&Arc<Board>> {
+        match self.decided.get() {
+            Some(Decision::Memory(board) | Decision::Hosts(board)) => Some(board),
+            _ => None,
+        }
     }
 
     /// What was decided; none if that takes more time.
     #[inline]
-    pub(super) fn decide(&self, wires: Wires<'_>) -> Result<Option<&Option<Arc<Board>>>> {
+    pub(super) fn decide(&self, wires: Wires<'_>) -> Result<Option<&Decision>> {
         match self.decided.get() {
             Some(decided) => Ok(Some(decided)),
             None => self.set_up(wires),
@@ -89,7 +148,7 @@ impl Sharing {
     }
 
     #[cold]
-    fn set_up(&self, wires: Wires<'_>) -> Result<Option<&Option<Arc<Board>>>> {
+    fn set_up(&self, wires: Wires<'_>) -> Result<Option<&Decision>> {
         let mut setup = self.lock();
         if self.decided.get().is_none() {
             let mut under_way = match setup.take() {
@@ -98,9 +157,10 @@ impl Sharing {
             };
             match under_way.advance(wires)? {
                 None => *setup = Some(under_way),
-                Some(board) => {
-                    tracing::debug!(members = wires.members.len(), shared = board.is_some(), "group");
-                    let _ = self.decided.set(board);
+                Some(decision) => {
+                    let hosts = under_way.placement.hosts();
+                    tracing::debug!(members = wires.members.len(), hosts, way = decision.name(), "group");
+                    let _ = self.decided.set(decision);
                 }
             }
         }
@@ -119,6 +179,24 @@ impl Sharing {
     }
 }
 
+/// The next number of a sequence; none for the first ones, and when the numbers are used up.
+#[inline]
+fn next(calls: &AtomicU64, most: u64) -> Option<u64> {
+    // Before this member looks whose turn it is.
+    let calls = calls.fetch_add(1, Ordering::SeqCst);
+    calls.checked_sub(CALLS_BEFORE).filter(|number| *number < most)
+}
+
+impl Decision {
+    fn name(&self) -> &'static str {
+        match self {
+            Decision::Messages => "messages",
+            Decision::Memory(_) => "memory",
+            Decision::Hosts(_) => "memory of each host",
+        }
+    }
+}
+
 fn plain(wires: Wires<'_>, write: impl FnOnce(&mut Draft)) -> Arc<Plan> {
     let mut draft = Draft::new(wires.me, wires.members.len());
     write(&mut draft);
@@ -127,56 +205,92 @@ fn plain(wires: Wires<'_>, write: impl FnOnce(&mut Draft)) -> Arc<Plan> {
 
 impl Setup {
     fn begin(wires: Wires<'_>) -> Result<Setup> {
-        let plan = plain(wires, |draft| broadcast::binomial(draft, 0, OFFER));
-        let (mut memory, mut input) = (None, Vec::new());
-        if wires.me == 0 {
-            let secret = wires.tags.node().fresh_secret()?;
-            memory =
-                may_share(wires).then(|| GroupMemory::create(wires.members.len(), &secret).ok()).flatten();
-            input = offer(memory.as_ref(), &secret).to_vec();
-        }
-        Ok(Setup { stage: Stage::Offer, run: Run::new((plan, None), input)?, memory })
+        let plan = plain(wires, |draft| all_gather::bruck(draft, &vec![8; wires.members.len()]));
+        let input = wires.tags.node().host_number()?.to_le_bytes().to_vec();
+        let (run, placement) = (Run::new((plan, None), input)?, Placement::default());
+        Ok(Setup { stage: Stage::Hosts, run, placement, local: Vec::new(), memory: None })
     }
 
     /// What was decided; none if that takes more time.
-    fn advance(&mut self, wires: Wires<'_>) -> Result<Option<Option<Arc<Board>>>> {
+    fn advance(&mut self, wires: Wires<'_>) -> Result<Option<Decision>> {
         loop {
-            if !self.run.advance(Wires { tag: SETUP | self.stage as u32, ..wires })? {
+            let wires = Wires { tag: SETUP | self.stage as u32, ..wires };
+            let here = Wires { members: &self.local, me: self.placement.me(), ..wires };
+            let among = if matches!(self.stage, Stage::Offer | Stage::Connect) { here } else { wires };
+            if !self.run.advance(among)? {
                 return Ok(None);
             }
             let mut output = vec![0; self.run.output_len()];
             self.run.copy_output(&mut output);
-            match self.stage {
-                Stage::Offer => {
-                    if wires.me > 0 && may_share(wires) {
-                        self.memory = accept(wires, &output);
+            (self.stage, self.run) = match self.stage {
+                Stage::Hosts => {
+                    let number = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes);
+                    let numbers: Vec<u64> = output.as_chunks().0.iter().map(number).collect();
+                    self.placement = Placement::new(&numbers, wires.me);
+                    if self.placement.is_spread() {
+                        return Ok(Some(Decision::Messages));
                     }
-                    (self.stage, self.run) =
-                        (Stage::Connect, Run::new((plain(wires, barrier::dissemination), None), Vec::new())?);
+                    self.local = self.placement.local().iter().map(|member| wires.members[*member]).collect();
+                    (Stage::Offer, self.offer(wires)?)
                 }
-                Stage::Connect => {
-                    let node = wires.tags.node();
-                    let mut near = neighbours(wires.me, wires.members.len()).into_iter();
-                    let yes =
-                        self.memory.is_some() && near.all(|member| node.is_local(wires.members[member]));
-                    let all = Reduction::new(1, true, |lower, upper| {
-                        lower.iter().zip(upper).for_each(|(lower, upper)| *upper &= lower);
-                    });
-                    let plan = plain(wires, |draft| all_reduce::recursive_doubling(draft, 1));
-                    (self.stage, self.run) = (Stage::Answer, Run::new((plan, Some(all)), vec![yes.into()])?);
+                Stage::Offer => {
+                    let place = (self.placement.me(), self.local.len());
+                    if place.0 > 0 && may_share(here) {
+                        self.memory = accept(place, &output);
+                    }
+                    match self.placement.is_one_host() {
+                        true => (Stage::Answer, self.answer(wires)?),
+                        false => {
+                            let plan = plain(here, barrier::dissemination);
+                            (Stage::Connect, Run::new((plan, None), Vec::new())?)
+                        }
+                    }
                 }
+                Stage::Connect => (Stage::Answer, self.answer(wires)?),
                 Stage::Answer => {
-                    let memory = self.memory.take().filter(|_| output == [1]);
-                    return memory.map(|memory| Board::new(wires, memory)).transpose().map(Some);
+                    let Some(memory) = self.memory.take().filter(|_| output == [1]) else {
+                        return Ok(Some(Decision::Messages));
+                    };
+                    let (placement, local) = (std::mem::take(&mut self.placement), self.local.clone());
+                    let is_one = placement.is_one_host();
+                    let board = Board::new(wires, memory, placement, local)?;
+                    return Ok(Some(if is_one { Decision::Memory(board) } else { Decision::Hosts(board) }));
                 }
-            }
+            };
         }
+    }
+
+    /// Creates the memory of this host, and tells the other members here.
+    fn offer(&mut self, wires: Wires<'_>) -> Result<Run> {
+        let here = Wires { members: &self.local, me: self.placement.me(), ..wires };
+        let mut input = Vec::new();
+        if here.me == 0 {
+            let secret = wires.tags.node().fresh_secret()?;
+            self.memory =
+                may_share(here).then(|| GroupMemory::create(here.members.len(), &secret).ok()).flatten();
+            input = offer(self.memory.as_ref(), &secret).to_vec();
+        }
+        Run::new((plain(here, |draft| broadcast::binomial(draft, 0, OFFER)), None), input)
+    }
+
+    /// Tells all members whether this one has the memory of its host mapped, and reaches its neighbours.
+    fn answer(&self, wires: Wires<'_>) -> Result<Run> {
+        let (node, local) = (wires.tags.node(), &self.local);
+        let mut near = neighbours(self.placement.me(), local.len()).into_iter();
+        let yes = self.memory.is_some() && near.all(|member| node.is_local(local[member]));
+        let all = Reduction::new(1, true, |lower, upper| {
+            lower.iter().zip(upper).for_each(|(lower, upper)| *upper &= lower);
+        });
+        let plan = plain(wires, |draft| all_reduce::recursive_doubling(draft, 1));
+        Run::new((plan, Some(all)), vec![yes.into()])
     }
 }
 
-/// Whether this member may share memory, whatever the others say.
+/// Whether this member may share memory with the others of its host, whatever they say. One that is alone there
+/// needs nobody's leave.
 fn may_share(wires: Wires<'_>) -> bool {
-    wires.tags.node().tagged().shares_memory() && groups(wires.tags).may_share()
+    let can_share = wires.members.len() == 1 || wires.tags.node().tagged().shares_memory();
+    wires.members.len() <= MAX_GROUP_MEMBERS && can_share && groups(wires.tags).may_share()
 }
 
 fn offer(memory: Option<&GroupMemory>, secret: &[u8; 16]) -> [u8; OFFER] {
@@ -191,7 +305,7 @@ fn offer(memory: Option<&GroupMemory>, secret: &[u8; 16]) -> [u8; OFFER] {
 }
 
 /// Maps the memory of an offer, if that is possible here.
-fn accept(wires: Wires<'_>, offer: &[u8]) -> Option<GroupMemory> {
+fn accept(place: (usize, usize), offer: &[u8]) -> Option<GroupMemory> {
     let (head, secret) = offer.split_last_chunk::<16>()?;
     let (head, descriptor) = head.split_last_chunk()?;
     let (head, process) = head.split_last_chunk()?;
@@ -199,7 +313,6 @@ fn accept(wires: Wires<'_>, offer: &[u8]) -> Option<GroupMemory> {
         return None;
     }
     let (process, descriptor) = (u32::from_le_bytes(*process), u32::from_le_bytes(*descriptor));
-    let place = (wires.me, wires.members.len());
     let mapped =
         open_memory_of(process, descriptor, true).and_then(|fd| GroupMemory::attach(fd, place, secret));
     mapped.inspect_err(|error| tracing::debug!(%error, "the group's memory cannot be mapped")).ok()
@@ -217,10 +330,14 @@ fn neighbours(me: usize, members: usize) -> Vec<usize> {
     all
 }
 
-/// The shared memory of a group, and the members that this one watches.
+/// Memory that members of a group share, all of them or those of one host, and the members that this one
+/// watches. They have the numbers that they have on the host.
 #[derive(Debug)]
 pub(super) struct Board {
     pub(super) memory: Arc<GroupMemory>,
+    pub(super) placement: Placement,
+    /// The ranks of the members that share it.
+    local: Vec<Rank>,
     tags: crate::tags::Tags,
     watches: Mutex<Vec<Watch>>,
     /// The activity of requests when losses were last looked for; zero if there are any.
@@ -244,21 +361,34 @@ enum State {
 }
 
 impl Board {
-    fn new(wires: Wires<'_>, mut memory: GroupMemory) -> Result<Arc<Board>> {
+    fn new(
+        wires: Wires<'_>,
+        mut memory: GroupMemory,
+        placement: Placement,
+        local: Vec<Rank>,
+    ) -> Result<Arc<Board>> {
         memory.close_fd();
         let (memory, tags) = (Arc::new(memory), wires.tags.clone());
         groups(&tags).count_sharing(true);
         let board = Board {
             memory,
+            placement,
+            local,
             tags,
             watches: Mutex::default(),
             seen: AtomicU64::default(),
             changes: AtomicU64::default(),
         };
-        for member in neighbours(wires.me, wires.members.len()) {
-            board.watch(wires, member)?;
+        for member in neighbours(board.memory.me(), board.local.len()) {
+            board.watch(board.wires(wires), member)?;
         }
         Ok(Arc::new(board))
+    }
+
+    /// The wires of the members that share it.
+    #[inline]
+    pub(super) fn wires<'a>(&'a self, wires: Wires<'a>) -> Wires<'a> {
+        Wires { members: &self.local, me: self.memory.me(), ..wires }
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Watch>> {
@@ -349,19 +479,29 @@ impl Drop for Board {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::group::plan::{Shared, SharedKind};
 
     /// G-14, G-15: the first calls use messages, and so do those that have no number.
     #[test]
     fn numbers_begin_and_end() {
-        let sharing = Sharing::default();
-        assert!((0..CALLS_BEFORE).all(|_| sharing.number().is_none()));
-        assert_eq!(sharing.number(), Some(0));
+        let sharing = Sharing::new(Choices::default());
+        let barrier = Shared { kind: SharedKind::Barrier, bytes: 0 };
+        let in_memory = Plan { shared: Some(barrier), ..Plan::default() };
+        let number = || sharing.numbers(&in_memory).memory;
+        assert!((0..CALLS_BEFORE).all(|_| number().is_none()));
+        assert_eq!(number(), Some(0));
         assert!(!sharing.has_later(0));
-        assert_eq!(sharing.number(), Some(1));
+        assert_eq!(number(), Some(1));
         assert!(sharing.has_later(0) && !sharing.has_later(1));
         sharing.calls.store(CALLS_BEFORE + MAX_GROUP_OPERATIONS - 1, Ordering::SeqCst);
-        assert_eq!(sharing.number(), Some(MAX_GROUP_OPERATIONS - 1));
-        assert!((0..3).all(|_| sharing.number().is_none()));
+        assert_eq!(number(), Some(MAX_GROUP_OPERATIONS - 1));
+        assert!((0..3).all(|_| number().is_none()));
+        // Those that could go in two levels have numbers of their own.
+        let by_hosts = Plan { hosts: Some(barrier), ..Plan::default() };
+        let number = || sharing.numbers(&by_hosts).hosts;
+        assert!((0..CALLS_BEFORE).all(|_| number().is_none()));
+        assert_eq!((number(), number()), (Some(0), Some(1)));
+        assert!(sharing.has_later_by_hosts(0) && !sharing.has_later_by_hosts(1));
     }
 
     /// G-20: whoever is lost has a neighbour, and neighbours are neighbours of each other.
