@@ -45,8 +45,8 @@ pub enum Algorithm {
     /// reduce-scatter. Otherwise the next line of the table that applies decides.
     Shared,
     /// Two levels, if the members are processes of several hosts, at most 64 of each: memory that those of a
-    /// host share, and messages between one member of each host: barrier, broadcast, and reduce and all-reduce
-    /// of commutative operations, up to 64 KiB. Otherwise the next line of the table that applies decides.
+    /// host share, and messages between one member of each host. Barrier; broadcast, and reduce and all-reduce
+    /// of commutative operations, up to 64 KiB. Otherwise the next line that applies decides.
     Hosts,
     /// Log2(n) rounds of signals: barrier.
     Dissemination,
@@ -250,9 +250,9 @@ impl Choices {
         &self.0
     }
 
-    /// What is chosen for a collective of so many bytes and members, if these are processes of one host. An
-    /// algorithm that the collective does not have, or that the operation does not allow, gives way to the one
-    /// for short messages.
+    /// What is chosen for a collective of so many bytes and members, if these are processes of one host.
+    /// An algorithm that the collective does not have, or that the operation does not allow, gives way to the
+    /// one for short messages.
     pub fn algorithm(&self, kind: Kind, bytes: usize, members: usize) -> Algorithm {
         let mut algorithms = self.algorithms(kind, bytes, members);
         algorithms.find(|algorithm| *algorithm != Algorithm::Hosts).unwrap_or(Algorithm::Binomial)

@@ -1,5 +1,5 @@
-//! Memory that the members of a group on one host share (G-14, G-19, G-20, G-23). Here it is agreed on and set
-//! up; `shared_op` and `hosts_op` use it.
+//! Memory that the members of a group on one host share (G-14, G-19, G-20, G-23). Here it is agreed on and
+//! set up; `shared_op` and `hosts_op` use it.
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -286,8 +286,8 @@ impl Setup {
     }
 }
 
-/// Whether this member may share memory with the others of its host, whatever they say. One that is alone there
-/// needs nobody's leave.
+/// Whether this member may share memory with the others of its host, whatever they say. One that is alone on
+/// its host has memory of its own.
 fn may_share(wires: Wires<'_>) -> bool {
     let can_share = wires.members.len() == 1 || wires.tags.node().tagged().shares_memory();
     wires.members.len() <= MAX_GROUP_MEMBERS && can_share && groups(wires.tags).may_share()
