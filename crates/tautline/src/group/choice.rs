@@ -45,7 +45,7 @@ pub enum Algorithm {
     /// reduce-scatter. Otherwise the next line of the table that applies decides.
     Shared,
     /// Two levels, if the members are processes of several hosts, at most 64 of each: memory that those of a
-    /// host share, and messages between one member of each host. Barrier; broadcast, and reduce and all-reduce
+    /// host share, and messages between one member of each host. Barrier; broadcast; reduce and all-reduce
     /// of commutative operations, up to 64 KiB. Otherwise the next line that applies decides.
     Hosts,
     /// Log2(n) rounds of signals: barrier.
