@@ -114,6 +114,16 @@ fn typed_collectives() {
         let mut part = vec![0_i64; me];
         world.reduce_scatter(&[1, 2, 3], &mut part, &[0, 1, 2], Sum).unwrap();
         assert_eq!(part, [vec![], vec![3], vec![6, 9]][me]);
+        // To the next member one value, and two to the one before.
+        let (next, last) = ((me + 1) % 3, (me + 2) % 3);
+        let sent = [next as u32, 10 + last as u32, 20 + last as u32];
+        let mut received = [0; 3];
+        let sources = [(next, 2), (last, 1)];
+        world.neighbour_all_to_all(&sent, &[(next, 1), (last, 2)], &mut received, &sources).unwrap();
+        assert_eq!(received, [10 + me as u32, 20 + me as u32, me as u32]);
+        let mut from = [0_u16];
+        world.neighbour_gather(&[me as u16], &[next], &mut from, &[(last, 1)]).unwrap();
+        assert_eq!(from, [last as u16]);
         world.barrier().unwrap();
         ep.close().unwrap();
     });

@@ -201,6 +201,48 @@ static void overlap(uint64_t n, uint64_t step, uint64_t *mine, uint64_t *all, co
   check_sum(all, n, step, size - 1, 0, what);
 }
 
+/* Words of a rank where parts have different lengths: every other rank has half as many. */
+static int part_words(int r, uint64_t n) { return (int)(r % 2 ? (n + 1) / 2 : n); }
+
+/* One step of a collective with parts of different lengths, of `n` words at most. */
+static void varied(const char *name, uint64_t n, uint64_t step, uint64_t *mine, uint64_t *all) {
+  const MPI_Comm w = MPI_COMM_WORLD;
+  uint64_t *got = all + n * (uint64_t)size;
+  const int pairs = !strcmp(name, "all-to-all-varied"), to_all = !strcmp(name, "all-gather-varied");
+  int lens[size], at[size], sum = 0;
+  for (int r = 0; r < size; r++) {
+    lens[r] = part_words(pairs ? rank + r : r, n);
+    at[r] = sum;
+    sum += lens[r];
+  }
+  if (pairs) {
+    for (int to = 0; to < size; to++) fill(all + at[to], lens[to], step, rank, to);
+    MPI_Alltoallv(all, lens, at, MPI_UINT64_T, got, lens, at, MPI_UINT64_T, w);
+    for (int from = 0; from < size; from++) check(got + at[from], lens[from], step, from, rank, name);
+  } else if (!strcmp(name, "scatter-varied")) {
+    for (int to = 0; rank == 0 && to < size; to++) fill(all + at[to], lens[to], step, 0, to);
+    MPI_Scatterv(all, lens, at, MPI_UINT64_T, mine, lens[rank], MPI_UINT64_T, 0, w);
+    check(mine, lens[rank], step, 0, rank, name);
+  } else {
+    fill(mine, lens[rank], step, rank, 0);
+    if (to_all) MPI_Allgatherv(mine, lens[rank], MPI_UINT64_T, all, lens, at, MPI_UINT64_T, w);
+    else MPI_Gatherv(mine, lens[rank], MPI_UINT64_T, all, lens, at, MPI_UINT64_T, 0, w);
+    for (int from = 0; (rank == 0 || to_all) && from < size; from++)
+      check(all + at[from], lens[from], step, from, 0, name);
+  }
+}
+
+/* Words for both neighbours on a ring, and theirs. */
+static void neighbours(uint64_t n, uint64_t step, uint64_t *all, const char *name) {
+  static MPI_Comm ring = MPI_COMM_NULL;
+  const int periodic = 1, near[2] = {(rank + size - 1) % size, (rank + 1) % size};
+  uint64_t *got = all + n * (uint64_t)size;
+  if (ring == MPI_COMM_NULL) MPI_Cart_create(MPI_COMM_WORLD, 1, &size, &periodic, 0, &ring);
+  for (int i = 0; i < 2; i++) fill(all + i * n, n, step, rank, near[i]);
+  MPI_Neighbor_alltoall(all, (int)n, MPI_UINT64_T, got, (int)n, MPI_UINT64_T, ring);
+  for (int i = 0; i < 2; i++) check(got + i * n, n, step, near[i], rank, name);
+}
+
 /* One step of a collective with `n` words of each rank, or of each pair of ranks. */
 static void collective(const char *name, uint64_t n, uint64_t step, uint64_t *mine, uint64_t *all) {
   const MPI_Comm w = MPI_COMM_WORLD;
@@ -223,6 +265,14 @@ static void collective(const char *name, uint64_t n, uint64_t step, uint64_t *mi
     fill(mine, n, step, rank, 0);
     MPI_Scan(mine, all, c, MPI_UINT64_T, MPI_SUM, w);
     check_sum(all, n, step, rank, 0, name);
+  } else if (!strcmp(name, "exclusive-scan")) {
+    fill(mine, n, step, rank, 0);
+    MPI_Exscan(mine, all, c, MPI_UINT64_T, MPI_SUM, w);
+    if (rank > 0) check_sum(all, n, step, rank - 1, 0, name);
+  } else if (!strcmp(name, "neighbours")) {
+    neighbours(n, step, all, name);
+  } else if (strstr(name, "-varied")) {
+    varied(name, n, step, mine, all);
   } else if (!strcmp(name, "gather") || !strcmp(name, "all-gather")) {
     fill(mine, n, step, rank, 0);
     if (name[0] == 'g') MPI_Gather(mine, c, MPI_UINT64_T, all, c, MPI_UINT64_T, 0, w);

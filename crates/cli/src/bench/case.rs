@@ -13,7 +13,7 @@ use tautline_baseline::rivals::{Rival, RivalStatus};
 use tautline_baseline::shm::Transfer;
 use tautline_baseline::{Kind, content};
 
-pub use experiment::Experiment;
+pub use experiment::{Experiment, part_words};
 pub use style::Style;
 pub use work::{Touch, Work};
 

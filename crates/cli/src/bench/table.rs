@@ -190,6 +190,14 @@ fn many(experiment: Experiment) -> &'static str {
         Experiment::AllToAll => "all-to-all (µs) against ranks",
         Experiment::ReduceScatter => "reduce-scatter: a part of the sum at each rank (µs) against ranks",
         Experiment::Scan => "scan: the sum of all ranks before (µs) against ranks",
+        Experiment::ExclusiveScan => "exclusive-scan: the sum of all ranks before, without its own (µs)",
+        Experiment::GatherVaried => "gather-varied: every other rank has half as much (µs) against ranks",
+        Experiment::ScatterVaried => "scatter-varied: every other rank gets half as much (µs) against ranks",
+        Experiment::AllGatherVaried => "all-gather-varied: every other rank has half as much (µs)",
+        Experiment::AllToAllVaried => {
+            "all-to-all-varied: every other part is half as long (µs) against ranks"
+        }
+        Experiment::Neighbours => "neighbours: an exchange with both neighbours on a ring (µs) against ranks",
         Experiment::Multicast => {
             "multicast: forwarded by nodes, and answered by the last rank (µs) against ranks; MPI: a broadcast"
         }

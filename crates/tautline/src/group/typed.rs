@@ -102,6 +102,11 @@ fn bytes<T>(lens: &[usize]) -> Vec<usize> {
     lens.iter().map(|len| len * size_of::<T>()).collect()
 }
 
+/// The same of members with their numbers.
+fn in_bytes<T>(lens: &[(usize, usize)]) -> Vec<(usize, usize)> {
+    lens.iter().map(|(member, len)| (*member, len * size_of::<T>())).collect()
+}
+
 impl Group {
     /// Waits until all members have called it.
     pub fn barrier(&self) -> Result<()> {
@@ -191,6 +196,34 @@ impl Group {
         received_lens: &[usize],
     ) -> Result<()> {
         let call = Call::AllToAllVaried { send: bytes::<T>(lens), receive: bytes::<T>(received_lens) };
+        self.run_into(&call, values.as_bytes(), received.as_mut_bytes())
+    }
+
+    /// Sends `values` to all destinations, and receives what the sources send, in the order of the list, which
+    /// has each with the number of its values. See [`Call::NeighbourGather`].
+    pub fn neighbour_gather<T: Item>(
+        &self,
+        values: &[T],
+        destinations: &[usize],
+        received: &mut [T],
+        sources: &[(usize, usize)],
+    ) -> Result<()> {
+        let (sources, destinations) = (in_bytes::<T>(sources), destinations.to_vec());
+        let call = Call::NeighbourGather { sources, destinations, len: size_of_val(values) };
+        self.run_into(&call, values.as_bytes(), received.as_mut_bytes())
+    }
+
+    /// As [`Group::neighbour_gather`], with a part of `values` for each destination: the list has each with
+    /// the number of values for it.
+    pub fn neighbour_all_to_all<T: Item>(
+        &self,
+        values: &[T],
+        destinations: &[(usize, usize)],
+        received: &mut [T],
+        sources: &[(usize, usize)],
+    ) -> Result<()> {
+        let (sources, destinations) = (in_bytes::<T>(sources), in_bytes::<T>(destinations));
+        let call = Call::NeighbourAllToAll { sources, destinations };
         self.run_into(&call, values.as_bytes(), received.as_mut_bytes())
     }
 

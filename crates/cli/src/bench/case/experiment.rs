@@ -25,6 +25,14 @@ pub enum Experiment {
     AllToAll,
     ReduceScatter,
     Scan,
+    ExclusiveScan,
+    /// Those with parts of different lengths: [`part_words`].
+    GatherVaried,
+    ScatterVaried,
+    AllGatherVaried,
+    AllToAllVaried,
+    /// Words for both neighbours on a ring, and theirs.
+    Neighbours,
     /// Words of the first rank for all others, forwarded by nodes, and an answer of the last.
     Multicast,
     /// The same, sent to each rank by the first one's node.
@@ -36,7 +44,7 @@ pub enum Experiment {
 }
 
 impl Experiment {
-    pub const ALL: [Experiment; 19] = [
+    pub const ALL: [Experiment; 25] = [
         Experiment::Start,
         Experiment::First,
         Experiment::Beside,
@@ -52,6 +60,12 @@ impl Experiment {
         Experiment::AllToAll,
         Experiment::ReduceScatter,
         Experiment::Scan,
+        Experiment::ExclusiveScan,
+        Experiment::GatherVaried,
+        Experiment::ScatterVaried,
+        Experiment::AllGatherVaried,
+        Experiment::AllToAllVaried,
+        Experiment::Neighbours,
         Experiment::Multicast,
         Experiment::MultiSend,
         Experiment::RepeatedSend,
@@ -75,6 +89,12 @@ impl Experiment {
             Experiment::AllToAll => "all-to-all",
             Experiment::ReduceScatter => "reduce-scatter",
             Experiment::Scan => "scan",
+            Experiment::ExclusiveScan => "exclusive-scan",
+            Experiment::GatherVaried => "gather-varied",
+            Experiment::ScatterVaried => "scatter-varied",
+            Experiment::AllGatherVaried => "all-gather-varied",
+            Experiment::AllToAllVaried => "all-to-all-varied",
+            Experiment::Neighbours => "neighbours",
             Experiment::Multicast => "multicast",
             Experiment::MultiSend => "multi-send",
             Experiment::RepeatedSend => "repeated-send",
@@ -95,7 +115,8 @@ impl Experiment {
     }
 
     /// Words that all ranks together read and compare in a step, with `words` of each rank or pair of ranks.
-    pub const fn words_read(self, ranks: u64, words: u64) -> u64 {
+    pub fn words_read(self, ranks: u64, words: u64) -> u64 {
+        let part = |rank: u64| part_words(rank as usize, words as usize) as u64;
         match self {
             Experiment::Start | Experiment::Halo | Experiment::Asleep | Experiment::Barrier => 0,
             Experiment::First | Experiment::Beside => 2,
@@ -107,8 +128,22 @@ impl Experiment {
             | Experiment::ReduceScatter
             | Experiment::Scan
             | Experiment::Overlap => ranks * words,
-            Experiment::Multicast | Experiment::MultiSend | Experiment::RepeatedSend => (ranks - 1) * words,
+            Experiment::Multicast
+            | Experiment::MultiSend
+            | Experiment::RepeatedSend
+            | Experiment::ExclusiveScan => (ranks - 1) * words,
+            Experiment::GatherVaried | Experiment::ScatterVaried => (0..ranks).map(part).sum(),
+            Experiment::AllGatherVaried => ranks * (0..ranks).map(part).sum::<u64>(),
+            Experiment::AllToAllVaried => {
+                (0..ranks).flat_map(|from| (0..ranks).map(move |to| part(from + to))).sum()
+            }
+            Experiment::Neighbours => 2 * ranks * words,
             Experiment::AllGather | Experiment::AllToAll => ranks * ranks * words,
         }
     }
+}
+
+/// Words of a rank where parts have different lengths: every other rank has half as many.
+pub fn part_words(rank: usize, words: usize) -> usize {
+    if rank.is_multiple_of(2) { words } else { words.div_ceil(2) }
 }

@@ -6,6 +6,7 @@
 
 mod grid;
 mod rank;
+mod varied;
 
 use std::collections::HashMap;
 use std::process::Command;
@@ -181,5 +182,15 @@ mod tests {
         let scan = Work::Many { experiment: Experiment::Scan, ranks: 3, bytes: 16, count: 10 };
         assert!(read(scan, "scan:16:10", "scan:16:10 1 1 0 60").is_ok());
         assert!(read(scan, "scan:16:10", "scan:16:10 1 1 0 59").unwrap_err().starts_with("unfair"));
+        // Parts of 3, 2 and 3 words; between two ranks, as many as a rank with the sum of their numbers has.
+        for (experiment, words) in [
+            (Experiment::GatherVaried, 8),
+            (Experiment::AllGatherVaried, 3 * 8),
+            (Experiment::AllToAllVaried, 5 * 3 + 4 * 2),
+            (Experiment::ExclusiveScan, 2 * 3),
+            (Experiment::Neighbours, 2 * 3 * 3),
+        ] {
+            assert_eq!(experiment.words_read(3, 3), words, "{}", experiment.name());
+        }
     }
 }

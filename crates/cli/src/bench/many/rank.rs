@@ -36,10 +36,10 @@ pub struct RankArgs {
     sabotage: Option<Fault>,
 }
 
-struct Rank {
-    world: Group,
-    rank: usize,
-    size: usize,
+pub(super) struct Rank {
+    pub(super) world: Group,
+    pub(super) rank: usize,
+    pub(super) size: usize,
     /// Words that were read and compared since the time began.
     words_read: Cell<u64>,
     /// The forms of multicasts, made when they are needed.
@@ -75,7 +75,7 @@ fn content(step: u64, from: usize, to: usize, i: usize) -> u64 {
 
 impl Rank {
     /// Writes what rank `from` has for rank `to`.
-    fn fill(&self, words: &mut [u64], step: u64, from: usize, to: usize) {
+    pub(super) fn fill(&self, words: &mut [u64], step: u64, from: usize, to: usize) {
         if self.fault != Some(Fault::SkipWriting) {
             for (i, word) in words.iter_mut().enumerate() {
                 *word = content(step, from, to, i);
@@ -94,7 +94,7 @@ impl Rank {
         Ok(())
     }
 
-    fn check(&self, words: &[u64], step: u64, from: usize, to: usize) -> Result<()> {
+    pub(super) fn check(&self, words: &[u64], step: u64, from: usize, to: usize) -> Result<()> {
         self.read(words, |i| content(step, from, to, i))
     }
 
@@ -314,6 +314,17 @@ impl Rank {
             "multi-send" => self.multicast(Form::MultiSend, step, mine)?,
             "repeated-send" => self.multicast(Form::RepeatedSend, step, mine)?,
             "overlap" => self.overlap(step, mine)?,
+            "exclusive-scan" => {
+                self.fill(mine, step, me, 0);
+                self.world.exclusive_scan(mine, Sum)?;
+                if me > 0 {
+                    self.check_sum(mine, step, me - 1, 0)?;
+                }
+            }
+            "gather-varied" | "scatter-varied" | "all-gather-varied" | "all-to-all-varied" => {
+                self.varied(name, step, mine, (all, got))?;
+            }
+            "neighbours" => self.neighbours(step, n, (all, got))?,
             _ => bail!("there is no such experiment"),
         }
         Ok(())
