@@ -84,38 +84,60 @@ impl SpinBackoff {
     }
 
     /// Waits for a short time for what local ranks write to memory, without polling: true if `done` returns
-    /// true. Where ranks outnumber the cores, each of them needs a turn on this core, so it is offered; not
-    /// for a while if a thread that computes took it (N-31).
+    /// true. Where ranks outnumber the cores, or polling alone was in vain lately, each of them may need a turn
+    /// on this core, so it is offered; not for a while if a thread that computes took it (N-31).
     pub(crate) fn wait_shortly(
         &self,
         mut now: impl FnMut() -> Nanos,
         mut offer: impl FnMut(),
         mut done: impl FnMut() -> bool,
     ) -> bool {
-        if !self.crowded {
-            return (0..OFFERS).any(|_| {
+        if !self.crowded && !self.is_vain() {
+            let found = (0..OFFERS).any(|_| {
                 std::hint::spin_loop();
                 done()
             });
+            if found {
+                self.note(false);
+            }
+            return found;
         }
         let mut last = now();
         if self.is_pausing(last) {
             return false;
         }
+        let mut shared = false;
         for _ in 0..OFFERS {
             offer();
             let (found, back) = (done(), now());
-            if back.saturating_sub(last) > self.interrupted {
-                self.back_off(back, &CROWDED_PAUSES);
+            let away = back.saturating_sub(last);
+            if away > self.interrupted {
+                self.back_off(back, if self.crowded { &CROWDED_PAUSES } else { &PAUSES });
                 return found;
             }
+            shared |= away > ALONE;
             if found {
-                self.forget_pause();
+                if self.crowded {
+                    self.forget_pause();
+                } else {
+                    self.note(shared);
+                }
                 return true;
             }
             last = back;
         }
         false
+    }
+
+    /// Remembers a wait in which polling alone was in vain, or would have been enough.
+    #[inline]
+    fn note(&self, in_vain: bool) {
+        if in_vain {
+            // Several threads may wait: an estimate that loses some of them is good enough.
+            self.vain.store(self.vain.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        } else if self.vain.load(Ordering::Relaxed) != 0 {
+            self.vain.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Whether ranks outnumber the cores.
@@ -282,15 +304,7 @@ impl<'a> Spinner<'a> {
         if self.backoff.crowded && self.stage != Stage::Parking {
             self.backoff.forget_pause();
         }
-        let vain = &self.backoff.vain;
-        if matches!(self.stage, Stage::Spinning | Stage::Offering) {
-            if vain.load(Ordering::Relaxed) != 0 {
-                vain.store(0, Ordering::Relaxed);
-            }
-        } else {
-            // Several threads may wait: an estimate that loses some of them is good enough.
-            vain.store(vain.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        }
+        self.backoff.note(!matches!(self.stage, Stage::Spinning | Stage::Offering));
     }
 }
 
@@ -408,6 +422,54 @@ mod tests {
             },
         );
         assert!(found && looks == 5);
+    }
+
+    /// N-31: two ranks on one of two cores offer it to each other, also in short waits, until nobody takes it.
+    #[test]
+    fn short_waits_offer_a_core_that_others_take() {
+        let backoff = backoff();
+        let time = std::cell::Cell::new(0);
+        let wait = |takes: Nanos, found_after: u32| {
+            let (offers, looks) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
+            let offer = || {
+                offers.set(offers.get() + 1);
+                time.set(time.get() + takes);
+            };
+            let found = backoff.wait_shortly(
+                || time.get(),
+                offer,
+                || {
+                    looks.set(looks.get() + 1);
+                    looks.get() == found_after
+                },
+            );
+            (found, offers.get())
+        };
+        for _ in 0..VAIN {
+            assert_eq!(wait(2_000, u32::MAX), (false, 0));
+            let mut spinner = Spinner::new(Waiting::SpinThenPark, SPIN, time.get(), &backoff);
+            turns(&mut spinner, time.get() + 100, |_| 2_000);
+        }
+        assert_eq!(wait(2_000, 2), (true, 2));
+        // It is tried again now and then whether polling alone is enough.
+        let offers: Vec<u32> = (0..2 * RETRY).map(|_| wait(2_000, 2).1).collect();
+        let tried = offers.iter().position(|offers| *offers == 0).expect("polling alone is tried");
+        assert!(tried as u32 == RETRY - VAIN - 1, "after {tried} waits");
+        assert!(offers[tried..].iter().all(|offers| *offers == 0), "looking found it: no more offers");
+        for _ in 0..VAIN {
+            let mut spinner = Spinner::new(Waiting::SpinThenPark, SPIN, time.get(), &backoff);
+            turns(&mut spinner, time.get() + 100, |_| 2_000);
+        }
+        // Nobody else wants the core.
+        assert_eq!(wait(500, 3), (true, 3));
+        assert_eq!(wait(500, 3), (true, 0));
+        // Whoever keeps it computes.
+        for _ in 0..VAIN {
+            let mut spinner = Spinner::new(Waiting::SpinThenPark, SPIN, time.get(), &backoff);
+            turns(&mut spinner, time.get() + 100, |_| 2_000);
+        }
+        assert_eq!(wait(INTERRUPTED + 1, u32::MAX), (false, 1));
+        assert_eq!(wait(2_000, 1), (false, 0), "it is not offered for a while");
     }
 
     /// N-7: a wait that finds something after its core was taken away has lost it nevertheless.
