@@ -199,8 +199,8 @@ impl Group {
         self.run_into(&call, values.as_bytes(), received.as_mut_bytes())
     }
 
-    /// Sends `values` to all destinations, and receives what the sources send, in the order of the list, which
-    /// has each with the number of its values. See [`Call::NeighbourGather`].
+    /// Sends `values` to all destinations, and receives what the sources send, in the order of the list,
+    /// which has each with the number of its values. See [`Call::NeighbourGather`].
     pub fn neighbour_gather<T: Item>(
         &self,
         values: &[T],

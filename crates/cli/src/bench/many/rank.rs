@@ -14,6 +14,7 @@ use tautline::group::{Call, Form, Group, Multicast, MulticastConfig, Reduction, 
 use tautline_baseline::cpu::CpuTime;
 
 use super::grid::{Grid, SIDE};
+use super::varied::Parts;
 use crate::bench::side::Fault;
 
 const END: u32 = 1;
@@ -322,9 +323,9 @@ impl Rank {
                 }
             }
             "gather-varied" | "scatter-varied" | "all-gather-varied" | "all-to-all-varied" => {
-                self.varied(name, step, mine, (all, got))?;
+                Parts::new(self, step).varied(name, mine, (all, got))?;
             }
-            "neighbours" => self.neighbours(step, n, (all, got))?,
+            "neighbours" => Parts::new(self, step).neighbours(n, (all, got))?,
             _ => bail!("there is no such experiment"),
         }
         Ok(())
