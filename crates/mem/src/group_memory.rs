@@ -72,7 +72,7 @@ pub enum Awaited {
     /// The same, or all members have entered and nobody computes it yet.
     Result(u64),
     /// The bytes of a member, which may go on at once, are there.
-    From(u64, usize),
+    From(u64, u32),
 }
 
 /// Why members are asleep.
@@ -409,7 +409,7 @@ impl GroupMemory {
                 lost && self.has_result(operation) != Ok(true)
             }
             Awaited::From(operation, member) => {
-                has_left(operation, member) && self.has_result(operation) != Ok(true)
+                has_left(operation, member as usize) && self.has_result(operation) != Ok(true)
             }
         }
     }
@@ -425,7 +425,7 @@ impl GroupMemory {
                 let claim = self.claim_word(operation).load(Ordering::Relaxed);
                 is_missing(operation) || claim == (operation + 1) << SIGNATURE_BITS | member as u64
             }
-            Awaited::From(_, root) => root == member,
+            Awaited::From(_, root) => root as usize == member,
         }
     }
 

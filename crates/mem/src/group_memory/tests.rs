@@ -106,7 +106,7 @@ fn operate(memory: &GroupMemory, at: u64) {
             }
             memory.enter(at, 3);
             if me != root {
-                wait(memory, Awaited::From(at, root));
+                wait(memory, Awaited::From(at, root as u32));
                 memory.result(at, &mut got);
                 assert_eq!(got, bytes_of(at, root));
             }

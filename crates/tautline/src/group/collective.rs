@@ -89,7 +89,7 @@ impl Inner {
         let (tagged, wires) = (self.collective.node().tagged(), self.wires(ticket));
         let board = self.sharing.any_board();
         if let Some(board) = board {
-            self.or_fail(ticket, run.watch(board.wires(wires), board, false))?;
+            self.or_fail(ticket, run.watch(wires, board, false))?;
             // Notices and losses end receives. Those that are known may matter for a later collective.
             if !board.has_news(tagged.request_activity()?) && !self.failures.any() {
                 return Ok(false);
@@ -114,7 +114,7 @@ impl Inner {
             Ok(false) => match lost.into_iter().find(|(member, _)| run.needs(board, *member)) {
                 Some((_, cause)) => Err(self.fail(ticket.failing(), cause.error())),
                 // Whoever watched the others may be among the lost.
-                None => self.or_fail(ticket, run.watch(board.wires(wires), board, true)).map(|()| false),
+                None => self.or_fail(ticket, run.watch(wires, board, true)).map(|()| false),
             },
             Err(error) => Err(self.fail(ticket.failing(), error)),
         }
@@ -310,7 +310,7 @@ impl Collective {
 
     /// Waits for its end, and returns this member's output.
     pub fn wait(self) -> Result<Vec<u8>> {
-        self.0.wait().map(Execution::into_output)
+        self.0.wait().map(|mut run| run.take_result())
     }
 }
 

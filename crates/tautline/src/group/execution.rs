@@ -152,7 +152,7 @@ impl Execution {
         match self.awaited() {
             None | Some(Awaited::Turn(_)) => Ok(()),
             Some(Awaited::Entered(_) | Awaited::Published(_) | Awaited::Result(_)) if !is_one_lost => Ok(()),
-            Some(awaited) => board.watch_for(wires, awaited),
+            Some(awaited) => board.watch_for(board.wires(wires), awaited),
         }
     }
 
@@ -202,9 +202,10 @@ impl Execution {
         }
     }
 
-    /// The output, once it is done.
-    pub(super) fn into_output(self) -> Vec<u8> {
-        self.run.into_output()
+    /// Takes the output, once it is done.
+    #[inline]
+    pub(super) fn take_result(&mut self) -> Vec<u8> {
+        self.run.take_result()
     }
 
     /// Copies the output, once it is done.

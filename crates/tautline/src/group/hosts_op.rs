@@ -141,7 +141,7 @@ impl HostsOp {
                         return Ok(false);
                     }
                     self.values = match self.between.take() {
-                        Some(between) => between.run.into_output(),
+                        Some(mut between) => between.run.take_result(),
                         None => vec![0; run.output_len()],
                     };
                     (self.stage, self.op) = (Stage::Spread, SharedOp::new(2 * self.number + 1));

@@ -348,7 +348,7 @@ impl Group {
         }
         let mut run = Execution::begun((plan, reduction), input, (None, None))?;
         self.0.drive(self.ticket(), &mut run)?;
-        Ok(run.into_output())
+        Ok(run.take_result())
     }
 
     /// As [`Group::run`], with an output of the right length. That of the root of a broadcast may be empty:

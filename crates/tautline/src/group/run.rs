@@ -302,11 +302,16 @@ impl Run {
         ids.extend(self.sends.iter().map(Request::id));
     }
 
-    /// The output, once all steps are done.
-    pub(super) fn into_output(mut self) -> Vec<u8> {
-        if let Some(output) = self.whole {
-            return output;
+    /// Takes the output, once all steps are done.
+    #[inline]
+    pub(super) fn take_result(&mut self) -> Vec<u8> {
+        match self.whole.take() {
+            Some(output) => output,
+            None => self.take_blocks(),
         }
+    }
+
+    fn take_blocks(&mut self) -> Vec<u8> {
         if let [only] = self.plan.output[..] {
             return std::mem::replace(&mut self.blocks[only as usize], Data::Absent).into_vec();
         }

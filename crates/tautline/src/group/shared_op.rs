@@ -77,6 +77,7 @@ impl SharedOp {
     }
 
     /// Has the lane wait for what is awaited.
+    #[inline]
     pub(super) fn register(&mut self, wires: Wires<'_>, board: &Board) -> Result<()> {
         let registered = self.wait.as_ref().map(|wait| wait.awaited);
         if registered != self.awaited {
@@ -141,7 +142,7 @@ impl SharedOp {
             SharedKind::Broadcast { root } if root == wires.me => {}
             SharedKind::Broadcast { root } => {
                 if !memory.has_result(number).map_err(fault)? {
-                    return self.wait_for(board, Awaited::From(number, root));
+                    return self.wait_for(board, Awaited::From(number, root as u32));
                 }
                 memory.check_call(number, root).map_err(fault)?;
                 memory.result(number, output);
