@@ -238,16 +238,22 @@ fn jobs_of_many_ranks_have_rows_of_their_own() {
         "all-reduce",
         "all-to-all",
         "scan",
+        "exclusive-scan",
+        "gather-varied",
+        "scatter-varied",
+        "all-gather-varied",
+        "all-to-all-varied",
+        "neighbours",
         "multicast",
         "overlap",
     ] {
         assert!(tests.contains(test), "{test}");
     }
-    assert_eq!(tests.len(), 19);
+    assert_eq!(tests.len(), 25);
     let ranks = |row: &Value| row["many"].as_u64().unwrap();
     assert_eq!(rows.iter().map(ranks).collect::<BTreeSet<_>>(), BTreeSet::from([2, 3]));
     let collectives = self::rows(&["--only", "collectives"]);
-    assert_eq!(words(&collectives, "test").len(), 14);
+    assert_eq!(words(&collectives, "test").len(), 20);
 }
 
 /// Installed rivals are measured too, and a rival that fails is only a line in the report.

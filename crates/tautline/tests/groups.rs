@@ -129,6 +129,38 @@ fn typed_collectives() {
     });
 }
 
+/// G-5: values that are in their place already, and those that are replaced.
+#[test]
+fn typed_collectives_in_place() {
+    run_over(DeviceName::Shm, 3, |job| {
+        let (ep, world) = enter(job);
+        let me = world.member();
+        let mut all = [9_u16; 6];
+        all[2 * me..][..2].copy_from_slice(&[me as u16, 7]);
+        world.all_gather_in_place(&mut all).unwrap();
+        assert_eq!(all, [0, 7, 1, 7, 2, 7]);
+        let mut varied = [9_u32; 3];
+        varied[[0, 0, 1][me]..][..me].fill(me as u32);
+        world.all_gather_varied_in_place(&mut varied, &[0, 1, 2]).unwrap();
+        assert_eq!(varied, [1, 2, 2]);
+        let mut swapped = [0, 1, 2].map(|to| 10 * me as u8 + to);
+        world.all_to_all_in_place(&mut swapped).unwrap();
+        assert_eq!(swapped, [me as u8, 10 + me as u8, 20 + me as u8]);
+        let mut gathered = if me == 1 { vec![0_i64, -1, 0] } else { vec![-(me as i64)] };
+        world.gather_in_place(1, &mut gathered).unwrap();
+        assert_eq!(gathered, [vec![0], vec![0, -1, -2], vec![-2]][me]);
+        let mut scattered = if me == 2 { vec![5_u8, 6, 7] } else { vec![0] };
+        world.scatter_in_place(2, &mut scattered).unwrap();
+        assert_eq!(scattered, [vec![5], vec![6], vec![5, 6, 7]][me]);
+        // Lengths that do not fit are refused before anything is sent.
+        let odd = world.all_gather_in_place(&mut [0_u8; 4]).unwrap_err().to_string();
+        assert_eq!(odd, "4 values cannot be divided among 3 members");
+        assert!(world.all_gather_varied_in_place(&mut [0_u8; 1], &[1, 1, 1]).is_err());
+        world.barrier().unwrap();
+        ep.close().unwrap();
+    });
+}
+
 /// G-3: many collectives of several groups under way at once end in any order; a persistent one can be
 /// started again and again, in another order than others; one that is dropped goes on.
 #[test]

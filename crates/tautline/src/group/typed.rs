@@ -132,6 +132,17 @@ impl Group {
         self.run_into(&call, values.as_bytes(), if at_root { all.as_mut_bytes() } else { &mut [] })
     }
 
+    /// As [`Group::gather`], with one slice: at the root all values, of which its own are in their place
+    /// already, elsewhere the member's own.
+    pub fn gather_in_place<T: Item>(&self, root: usize, values: &mut [T]) -> Result<()> {
+        if self.member() != root {
+            return self.gather(root, values, &mut []);
+        }
+        let len = self.part_of(values)?;
+        let own = values[root * len..][..len].to_vec();
+        self.gather(root, &own, values)
+    }
+
     /// As [`Group::gather`], with `lens` values of each member; the list is read at the root only.
     pub fn gather_varied<T: Item>(
         &self,
@@ -150,6 +161,17 @@ impl Group {
     pub fn scatter<T: Item>(&self, root: usize, all: &[T], values: &mut [T]) -> Result<()> {
         let call = Call::Scatter { root, len: size_of_val(values) };
         self.run_into(&call, if self.member() == root { all.as_bytes() } else { &[] }, values.as_mut_bytes())
+    }
+
+    /// As [`Group::scatter`], with one slice: at the root the values for all, which stay as they are,
+    /// elsewhere the member's part.
+    pub fn scatter_in_place<T: Item>(&self, root: usize, values: &mut [T]) -> Result<()> {
+        if self.member() != root {
+            return self.scatter(root, &[], values);
+        }
+        let len = self.part_of(values)?;
+        let mut own = values[root * len..][..len].to_vec();
+        self.scatter(root, values, &mut own)
     }
 
     /// As [`Group::scatter`], with `lens` values for each member; the list is read at the root only.
@@ -176,15 +198,43 @@ impl Group {
         self.run_into(&call, values.as_bytes(), all.as_mut_bytes())
     }
 
+    /// As [`Group::all_gather`], where each member's values are in their place in `all` already.
+    pub fn all_gather_in_place<T: Item>(&self, all: &mut [T]) -> Result<()> {
+        let len = self.part_of(all)?;
+        let own = all[self.member() * len..][..len].to_vec();
+        self.all_gather(&own, all)
+    }
+
+    /// As [`Group::all_gather_varied`], where each member's values are in their place in `all` already.
+    pub fn all_gather_varied_in_place<T: Item>(&self, all: &mut [T], lens: &[usize]) -> Result<()> {
+        let (me, room) = (self.member(), all.len());
+        let (before, own) = (lens.iter().take(me).sum::<usize>(), lens.get(me).copied().unwrap_or(0));
+        let Some(own) = all.get(before..before + own).map(<[T]>::to_vec) else {
+            return Err(Error::other(format!("{room} values have no room for those of member {me}")));
+        };
+        self.all_gather_varied(&own, all, lens)
+    }
+
     /// Sends each member its part of `values`, and receives the parts of all. The slices have the same
     /// length, a multiple of the number of members.
     pub fn all_to_all<T: Item>(&self, values: &[T], received: &mut [T]) -> Result<()> {
-        if !values.len().is_multiple_of(self.size()) {
-            let (len, size) = (values.len(), self.size());
-            return Err(Error::other(format!("{len} values cannot be divided among {size} members")));
-        }
-        let call = Call::AllToAll { len: size_of_val(values) / self.size() };
+        let call = Call::AllToAll { len: self.part_of(values)? * size_of::<T>() };
         self.run_into(&call, values.as_bytes(), received.as_mut_bytes())
+    }
+
+    /// As [`Group::all_to_all`]: what each member sends is replaced by what it receives.
+    pub fn all_to_all_in_place<T: Item>(&self, values: &mut [T]) -> Result<()> {
+        let sent = values.to_vec();
+        self.all_to_all(&sent, values)
+    }
+
+    /// How many of these values each member has.
+    fn part_of<T>(&self, values: &[T]) -> Result<usize> {
+        let (len, size) = (values.len(), self.size());
+        if len.is_multiple_of(size) {
+            return Ok(len / size);
+        }
+        Err(Error::other(format!("{len} values cannot be divided among {size} members")))
     }
 
     /// As [`Group::all_to_all`], with `lens` values for each member and `received_lens` from each.
