@@ -166,10 +166,12 @@ fn collectors() -> Builder {
 }
 
 /// M-18: a message that claims 16 GiB costs what has arrived of it, whatever handler it is for: 29,020 of
-/// them, one byte each, cost less than 3 KiB each.
+/// them, one byte each, cost less than 3 KiB each. Neither does one reserve more that claims 512 KiB, which
+/// is no more than the receiver keeps.
 #[test]
 fn begun_messages_reserve_nothing() {
     const BEGUN: usize = 29_020;
+    const MODEST: usize = 512 << 10;
     let _alone = alone();
     let handlers = [
         "tautline.rpc.answer.long",
@@ -190,6 +192,12 @@ fn begun_messages_reserve_nothing() {
         });
         assert!(largest <= 16 * MIB, "{handler}: {largest} bytes were requested at once");
         assert!(grown <= 3 * 1024 * BEGUN, "{handler}: {begun} messages cost {grown} bytes");
+        let (grown, ..) = attacked(DEVICES[i % 2], collectors(), move |attacker| {
+            for _ in 0..1000 {
+                attacker.begin(handler, MODEST as u64, b"x").unwrap();
+            }
+        });
+        assert!(grown <= 1000 * MODEST / 4, "{handler}: 1000 claims of 512 KiB cost {grown} bytes");
     }
 }
 

@@ -384,7 +384,13 @@ fn operands_are_aligned() {
 fn members_that_never_wait_poll() {
     let mut jobs = jobs(2);
     jobs.iter_mut().for_each(|job| job.device = Some(DeviceName::Shm));
-    let ends: Vec<(Endpoint, Group)> = jobs.into_iter().map(enter).collect();
+    // Nobody polls for them.
+    let alone = |job| {
+        let ep = join(Endpoint::builder().config(config(|config| config.watchdog = None)), job);
+        let world = ep.world().unwrap();
+        (ep, world)
+    };
+    let ends: Vec<(Endpoint, Group)> = jobs.into_iter().map(alone).collect();
     let [first, last] = [&ends[0].1, &ends[1].1];
     for _ in 0..CALLS {
         let both = [first, last].map(|group| group.start(&Call::Barrier, vec![]).unwrap());
@@ -433,6 +439,8 @@ fn a_waiting_thread_advances_what_others_start() {
                         while ep.counters().sleeps == before {
                             std::thread::sleep(Duration::from_millis(1));
                         }
+                        // It looks again after 50 ms, and then sleeps until it is told.
+                        std::thread::sleep(Duration::from_millis(100));
                         // The first one is in the way of the second.
                         drop(groups[0].start(&call, content(0, round, 8)).unwrap());
                         drop(groups[0].start(&call, content(0, round, 8)).unwrap());

@@ -52,6 +52,9 @@ fn long_messages_cross() {
         let (builder, received) = receiver();
         let ep = join(builder, job);
         let other = 1 - ep.rank();
+        // The first message begins at once: the others must not.
+        ep.connect(other).unwrap();
+        ep.run_until(|| ep.peer_state(other) == Some(PeerState::Up)).unwrap();
         let mut sendings: Vec<_> =
             (0..4).map(|i| ep.start_send(other, "data", pattern(LONG, i)).unwrap()).collect();
         assert_eq!((received.borrow().len(), ep.handled()), (0, 0));
@@ -188,6 +191,7 @@ fn closing_ends_a_send_that_nobody_takes() {
             let Err(Error::Undelivered(lost)) = ep.close() else { panic!("nobody took the message") };
             assert_eq!(lost.iter().map(|lost| lost.peer).collect::<Vec<_>>(), [1]);
             assert!(lost[0].messages >= 1 && lost[0].bytes >= LONG as u64, "{}", lost[0]);
+            assert!(sending.is_done(), "closing has told the send");
             assert!(matches!(sending.wait(), Err(Error::Send(SendError::Closed))));
         } else {
             while !matches!(ep.peer_state(0), Some(PeerState::Down(_))) {

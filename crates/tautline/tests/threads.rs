@@ -3,7 +3,8 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::common::{config, join, run_over};
 use tautline::node::WaitFor;
@@ -78,14 +79,14 @@ fn threads_that_wait_for_room() {
 #[test]
 fn batches_belong_to_their_threads() {
     for device in DEVICES {
+        let arrived = AtomicBool::new(false);
         run_over(device, 2, |job| {
             let builder =
                 Endpoint::builder().config(quiet(Waiting::Park)).on_short("data", |_: Short<'_>| {});
             let ep = join(builder, job);
             if ep.rank() == 1 {
                 ep.serve(3).unwrap();
-                // The answer tells that the other thread's message has come while the batch is open.
-                ep.send(0, "data", b"").unwrap();
+                arrived.store(true, Ordering::SeqCst);
                 ep.serve(1).unwrap();
                 return ep.close().unwrap();
             }
@@ -100,7 +101,10 @@ fn batches_belong_to_their_threads() {
                     assert!(node.close_batch().is_ok(), "it has none, and closes nothing");
                 });
             });
-            ep.serve(1).unwrap();
+            // The other thread's messages have come though the batch is open, and nothing has flushed it.
+            while !arrived.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
             assert!(node.try_send(1, key, &[2; 20]).unwrap());
             node.close_batch().unwrap();
             node.close_batch().unwrap();

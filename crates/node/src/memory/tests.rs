@@ -509,6 +509,27 @@ fn an_answer_stops_when_its_cookie_expires() {
     assert_eq!(ep.memory_counters().refused, 1);
 }
 
+/// an answer stops when its cookie is revoked.
+#[test]
+fn an_answer_stops_when_its_cookie_is_revoked() {
+    let ep = node();
+    let memory = Arc::new(ApertureMemory::adopt(vec![0; 64]).unwrap());
+    let aperture = ep.open_aperture(memory).unwrap();
+    let cookie = ep.grant_cookie(aperture, (0, 64), Rights::ALL, None).unwrap();
+    let mut peer = Peer { rank: 1, id: 0 };
+    peer.open(&ep, 0, cookie.key());
+    let target = peer.target(0, 0);
+    peer.say(&ep, &Message::Get(target, 64), 0, &[]);
+    let pump = || assert!(!ep.with(|it| it.pump_answers(1, &mut 1000, &mut FakeWriter::without_room())));
+    pump();
+    assert_eq!(ep.memory_counters().refused, 0);
+    assert!(ep.revoke_cookie(aperture, &cookie));
+    pump();
+    let answer = peer.answer(&ep);
+    assert!(matches!(answer, Some(Answer::Failed { id: 1, why: Refusal::Revoked })), "{answer:?}");
+    assert_eq!(ep.memory_counters().refused, 1);
+}
+
 /// closing an aperture releases its memory although answers wait that would read it. Answers of other
 /// apertures stay.
 #[test]
