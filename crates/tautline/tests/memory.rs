@@ -439,8 +439,12 @@ fn a_stalled_owner_stalls_no_other() {
                 .collect();
             let mine = ep.aperture(1 << 20).unwrap();
             let mut big: Vec<_> = (0..32).map(|_| remotes[0].put_from(0, &mine, ..).unwrap()).collect();
-            for _ in 0..100 {
+            // What goes straight to the other peer, and what waits for its turn.
+            for i in 1..=100_u64 {
                 remotes[1].put_with_completion(0, &[1; 8]).unwrap().wait().unwrap();
+                assert_eq!(remotes[1].get(0, 8).unwrap().wait().unwrap(), [1; 8]);
+                remotes[1].put_from(8, &mine, ..4096).unwrap().wait().unwrap();
+                assert_eq!(remotes[1].fetch_add(1 << 19, 1).unwrap().wait().unwrap(), i - 1);
             }
             assert!(big.last_mut().unwrap().try_take().is_none());
             signal.lock().unwrap().send(()).unwrap();
