@@ -68,6 +68,11 @@ fn transports_follow_the_neighbour_table() {
             "{events:?}"
         );
         assert_arrives(&mut a, &mut b, route, 1);
+        // Where no program steers frames, the kernel takes those for its own address only.
+        let mut plain = open_udp(spaces, 1);
+        let to_plain = a.route(plain.local_addr()).unwrap();
+        assert_eq!(a.transport(to_plain), Some(Transport::Xdp));
+        assert_arrives(&mut a, &mut plain, to_plain, 4);
 
         ip(&format!("-n {} link set v0 address 02:00:00:54:4c:99", spaces.names[1])).unwrap();
         ip(&format!(
@@ -78,6 +83,7 @@ fn transports_follow_the_neighbour_table() {
         poll(&mut a);
         assert_eq!(a.transport(route), Some(Transport::Xdp));
         assert_arrives(&mut a, &mut b, route, 2);
+        assert_arrives(&mut a, &mut plain, to_plain, 5);
 
         ip(&format!("-n {} neigh del 10.211.9.2 dev v0", spaces.names[0])).unwrap();
         poll(&mut a);

@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::{FEW_SLEEPS, Limit, await_event, jobs, jobs_at, join, run_jobs};
@@ -193,22 +194,31 @@ fn messages_before_a_close_arrive() {
 /// N-7: a program that waits without extracting sleeps, even if more has arrived than fits.
 #[test]
 fn unextracted_frames_do_not_keep_awake() {
+    // Polls of the receiver, and the messages that were sent until there was no room for more.
+    let (polls, sent) = (AtomicU64::new(0), AtomicU64::new(0));
     run_jobs(jobs(2), |job| {
         let ep = join(Endpoint::builder().on_short("x", |_: Short<'_>| {}), job);
         if ep.rank() == 0 {
-            (0..400u64).for_each(|i| ep.send(1, "x", &i.to_le_bytes()).unwrap());
+            ep.send(1, "x", &[0; 8]).unwrap();
+            let (mut count, mut had_room_at) = (1, 0);
+            while polls.load(Ordering::SeqCst) < had_room_at + 3 {
+                if ep.try_send(1, "x", &[0; 8]).is_ok() {
+                    (count, had_room_at) = (count + 1, polls.load(Ordering::SeqCst));
+                }
+            }
+            sent.store(count, Ordering::SeqCst);
             await_event(&ep, |event| matches!(event, Event::PeerDown { .. }));
             return;
         }
-        let arrived = |ep: &Endpoint| ep.peer_state(0) == Some(PeerState::Up);
-        while !arrived(&ep) {
-            ep.node().poll_for(Duration::from_millis(10)).unwrap();
+        while sent.load(Ordering::SeqCst) == 0 {
+            ep.node().poll_for(Duration::from_millis(1)).unwrap();
+            polls.fetch_add(1, Ordering::SeqCst);
         }
         let before = ep.counters().sleeps;
         ep.node().poll_for(Duration::from_millis(500)).unwrap();
         let sleeps = ep.counters().sleeps - before;
         assert!((1..=FEW_SLEEPS).contains(&sleeps), "{sleeps} sleeps in one wait");
-        ep.serve(400).unwrap();
+        ep.serve(sent.load(Ordering::SeqCst)).unwrap();
         ep.close().unwrap();
     });
 }
