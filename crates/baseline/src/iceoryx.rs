@@ -10,7 +10,9 @@ use std::time::Instant;
 use iceoryx2::port::publisher::Publisher;
 use iceoryx2::port::subscriber::Subscriber;
 use iceoryx2::port::update_connections::UpdateConnections as _;
-use iceoryx2::prelude::{BackpressureStrategy, LogLevel, Node, NodeBuilder, ipc, set_log_level};
+use iceoryx2::prelude::{
+    BackpressureStrategy, Config, LogLevel, Node, NodeBuilder, Path, SemanticString as _, ipc, set_log_level,
+};
 use iceoryx2::sample::Sample;
 use iceoryx2::sample_mut::SampleMut;
 
@@ -38,7 +40,12 @@ impl Iceoryx2 {
         let ours = u64::from(std::process::id()) << 32 | u64::from(NEXT.fetch_add(1, Ordering::Relaxed));
         let theirs = u64::from_le_bytes(setup.exchange(&ours.to_le_bytes())?);
         let number = if setup.side == Side::A { ours } else { theirs };
-        let node = NodeBuilder::new().create::<Service>().map_err(other)?;
+        // The folder of another user would be in the way.
+        let user = rustix::process::getuid().as_raw();
+        let folder = std::env::temp_dir().join(format!("tautline-baseline-iceoryx2-{user}"));
+        let mut config = Config::default();
+        config.global.set_root_path(&Path::new(folder.as_os_str().as_encoded_bytes()).map_err(other)?);
+        let node = NodeBuilder::new().config(&config).create::<Service>().map_err(other)?;
         let slots = (UNDER_WAY / bytes.max(1)).clamp(2, SMALL_WINDOW);
         let service = |direction: &str| {
             let name = format!("tautline-baseline/{number:x}/{direction}");
