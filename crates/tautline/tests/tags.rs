@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::common::{Limit, await_event, config, job_beside_an_absent_rank, join, pattern, run_over};
 use tautline::tags::{ANY, Request, Tags};
-use tautline::{DeviceName, Down, Endpoint, Error, Event, Job, SendError};
+use tautline::{DeviceName, Down, Endpoint, Error, Event, Job, SendError, Waiting};
 
 const DEVICES: [DeviceName; 2] = [DeviceName::Shm, DeviceName::Udp];
 const CREDIT: usize = 1 << 20;
@@ -132,29 +132,33 @@ fn both_sides_send_long_messages_at_once() {
     }
 }
 
-/// E-1: a rank that is alone receives what it sends itself, short or long, also if nothing else happens.
+/// E-1, N-6: a rank that is alone receives what it sends itself, short or long, also if nothing else happens and
+/// it sleeps whenever it waits.
 #[test]
 fn messages_to_oneself() {
-    run_over(DeviceName::Shm, 1, |job| {
-        let (ep, tags) = enter(job);
-        for len in [0, 1, 40, 3_000, 70_000] {
-            let posted = [(); 2].map(|()| tags.start_receive(0, 1, vec![0; len]).unwrap());
-            let sends = [1, 2].map(|number| tags.start_send(0, 1, content(number, len)).unwrap());
-            for (receive, number) in posted.into_iter().zip(1..) {
-                assert!(receive.wait().unwrap().1 == content(number, len));
+    for waiting in [Waiting::Spin, Waiting::SpinThenPark, Waiting::Park] {
+        run_over(DeviceName::Shm, 1, |job| {
+            let ep = join(Endpoint::builder().config(config(|c| c.waiting = waiting)), job);
+            let tags = ep.tags(0);
+            for len in [0, 1, 40, 3_000, 70_000] {
+                let posted = [(); 2].map(|()| tags.start_receive(0, 1, vec![0; len]).unwrap());
+                let sends = [1, 2].map(|number| tags.start_send(0, 1, content(number, len)).unwrap());
+                for (receive, number) in posted.into_iter().zip(1..) {
+                    assert!(receive.wait().unwrap().1 == content(number, len));
+                }
+                for send in sends {
+                    send.wait().unwrap();
+                }
+                if len <= 3_000 {
+                    let mut buffer = vec![0; len];
+                    tags.send(0, 2, &content(3, len)).unwrap();
+                    tags.receive(0, 2, &mut buffer).unwrap();
+                    assert!(buffer == content(3, len));
+                }
             }
-            for send in sends {
-                send.wait().unwrap();
-            }
-            if len <= 3_000 {
-                let mut buffer = vec![0; len];
-                tags.send(0, 2, &content(3, len)).unwrap();
-                tags.receive(0, 2, &mut buffer).unwrap();
-                assert!(buffer == content(3, len));
-            }
-        }
-        ep.close().unwrap();
-    });
+            ep.close().unwrap();
+        });
+    }
 }
 
 /// E-5, E-6: a flood of messages that nobody receives takes no more of the receiver than its credit;

@@ -44,6 +44,11 @@ impl LoopbackChannel {
         true
     }
 
+    /// Whether [`LoopbackChannel::pop`] would take a frame out.
+    pub(super) fn has_takeable_frames(&self) -> bool {
+        self.pending < self.limit && !self.queue.is_empty()
+    }
+
     pub(super) fn consumed(&mut self, frames: u32) {
         self.pending -= frames as usize;
     }

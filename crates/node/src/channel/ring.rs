@@ -35,9 +35,14 @@ impl Channel {
         }
     }
 
-    /// Returns whether the ring has a frame that may be taken while at most `limit` are pending.
+    /// Returns whether the ring, or the loopback queue, has a frame that may be taken while at most `limit` of
+    /// the ring are pending.
     pub(crate) fn has_takeable_frames(&self, limit: usize) -> bool {
-        self.shm().is_some_and(|shm| shm.has_frames() && !shm.is_clogged(limit))
+        match &self.kind {
+            Kind::Shm(shm) => shm.has_frames() && !shm.is_clogged(limit),
+            Kind::Loopback(loopback) => loopback.has_takeable_frames(),
+            Kind::Link => false,
+        }
     }
 
     /// Takes small frames that hold whole messages, fewer than `limit` bytes together. Returns how many, and

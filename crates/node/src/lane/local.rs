@@ -269,6 +269,7 @@ impl Lane {
             || swept
             || self.local.poll.has_new()
             || self.has_takeable_frames()
+            || self.has_own_frames()
         {
             self.announce_wake();
             return false;
@@ -282,6 +283,13 @@ impl Lane {
         let limit = self.config.link.credit_slots as usize;
         let takeable = |rank: Rank| self.peers.member(rank).channel.has_takeable_frames(limit);
         self.local.poll.active().any(takeable)
+    }
+
+    /// Whether there are frames that this node has sent to itself and that may be taken out. Nobody rings for
+    /// them.
+    pub(crate) fn has_own_frames(&self) -> bool {
+        self.port.loopback_frames > 0
+            && self.peers.member(self.rank).channel.has_takeable_frames(usize::MAX)
     }
 
     /// Tells local peers that this node is awake again.

@@ -111,7 +111,7 @@ impl Shared {
     pub(crate) fn watchdog_sleep(&self) -> Nanos {
         let mut lane = self.lock_as_guest();
         let now = self.clock.now();
-        if lane.serves_local() && !lane.announce_computing(now) {
+        if lane.has_own_frames() || lane.serves_local() && !lane.announce_computing(now) {
             return 0;
         }
         let until = lane.look_again(now).into_iter().chain([now + LONGEST_SLEEP]).min();
