@@ -132,8 +132,8 @@ fn both_sides_send_long_messages_at_once() {
     }
 }
 
-/// E-1, N-6: a rank that is alone receives what it sends itself, short or long, also if nothing else happens and
-/// it sleeps whenever it waits.
+/// E-1, N-6: a rank that is alone receives what it sends itself, short or long, also if nothing else happens
+/// and it sleeps whenever it waits.
 #[test]
 fn messages_to_oneself() {
     for waiting in [Waiting::Spin, Waiting::SpinThenPark, Waiting::Park] {

@@ -35,8 +35,8 @@ impl Channel {
         }
     }
 
-    /// Returns whether the ring, or the loopback queue, has a frame that may be taken while at most `limit` of
-    /// the ring are pending.
+    /// Returns whether the ring has a frame that may be taken while at most `limit` are pending, or the
+    /// loopback queue has one.
     pub(crate) fn has_takeable_frames(&self, limit: usize) -> bool {
         match &self.kind {
             Kind::Shm(shm) => shm.has_frames() && !shm.is_clogged(limit),

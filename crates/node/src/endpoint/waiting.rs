@@ -164,7 +164,10 @@ impl Endpoint {
                     (0..SHARED_PAUSE).for_each(|_| std::hint::spin_loop());
                 }
                 Turn::Spin => std::hint::spin_loop(),
-                Turn::Yield => std::thread::yield_now(),
+                Turn::Yield => {
+                    std::thread::yield_now();
+                    spinner.offered(self.now());
+                }
                 Turn::Park => {
                     parked.get_or_insert_with(|| Parked::new(&self.shared.polls));
                     self.shared.park((turn, seen), *until);

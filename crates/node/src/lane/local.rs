@@ -285,13 +285,6 @@ impl Lane {
         self.local.poll.active().any(takeable)
     }
 
-    /// Whether there are frames that this node has sent to itself and that may be taken out. Nobody rings for
-    /// them.
-    pub(crate) fn has_own_frames(&self) -> bool {
-        self.port.loopback_frames > 0
-            && self.peers.member(self.rank).channel.has_takeable_frames(usize::MAX)
-    }
-
     /// Tells local peers that this node is awake again.
     pub(crate) fn announce_wake(&mut self) {
         if self.status.sleepers > 0 {

@@ -250,6 +250,12 @@ impl Lane {
         }
     }
 
+    /// Whether there are frames that this node has sent to itself and that may be taken out. Nobody rings for
+    /// them.
+    pub(crate) fn has_own_frames(&self) -> bool {
+        self.port.loopback_frames > 0 && self.peers.member(self.rank).channel.has_takeable_frames(usize::MAX)
+    }
+
     #[cold]
     fn receive_loopback(&mut self) {
         loop {

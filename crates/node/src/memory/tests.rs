@@ -488,13 +488,12 @@ fn parts_end_with_words() {
     assert_eq!(whole_words(u64::MAX, 100, u64::MAX), 97);
 }
 
-/// an answer stops when its cookie expires.
-#[test]
-fn an_answer_stops_when_its_cookie_expires() {
+/// An answer waits for room, `end` ends its cookie, and the answer says why it stops.
+fn assert_stops(expires: Option<u64>, end: impl FnOnce(&Node, ApertureId, &Cookie), why: Refusal) {
     let ep = node();
     let memory = Arc::new(ApertureMemory::adopt(vec![0; 64]).unwrap());
     let aperture = ep.open_aperture(memory).unwrap();
-    let cookie = ep.grant_cookie(aperture, (0, 64), Rights::ALL, Some(1 << 50)).unwrap();
+    let cookie = ep.grant_cookie(aperture, (0, 64), Rights::ALL, expires).unwrap();
     let mut peer = Peer { rank: 1, id: 0 };
     peer.open(&ep, 0, cookie.key());
     let target = peer.target(0, 0);
@@ -502,32 +501,23 @@ fn an_answer_stops_when_its_cookie_expires() {
     let pump = || assert!(!ep.with(|it| it.pump_answers(1, &mut 1000, &mut FakeWriter::without_room())));
     pump();
     assert_eq!(ep.memory_counters().refused, 0);
-    ep.with(|it| it.set_time(u64::MAX - 1));
+    end(&ep, aperture, &cookie);
     pump();
     let answer = peer.answer(&ep);
-    assert!(matches!(answer, Some(Answer::Failed { id: 1, why: Refusal::Expired })), "{answer:?}");
+    assert!(matches!(&answer, Some(Answer::Failed { id: 1, why: told }) if *told == why), "{answer:?}");
     assert_eq!(ep.memory_counters().refused, 1);
 }
 
-/// an answer stops when its cookie is revoked.
+/// an answer stops when its cookie expires.
+#[test]
+fn an_answer_stops_when_its_cookie_expires() {
+    assert_stops(Some(1 << 50), |ep, _, _| ep.with(|it| it.set_time(u64::MAX - 1)), Refusal::Expired);
+}
+
+/// an answer stops when its cookie is revoked.
 #[test]
 fn an_answer_stops_when_its_cookie_is_revoked() {
-    let ep = node();
-    let memory = Arc::new(ApertureMemory::adopt(vec![0; 64]).unwrap());
-    let aperture = ep.open_aperture(memory).unwrap();
-    let cookie = ep.grant_cookie(aperture, (0, 64), Rights::ALL, None).unwrap();
-    let mut peer = Peer { rank: 1, id: 0 };
-    peer.open(&ep, 0, cookie.key());
-    let target = peer.target(0, 0);
-    peer.say(&ep, &Message::Get(target, 64), 0, &[]);
-    let pump = || assert!(!ep.with(|it| it.pump_answers(1, &mut 1000, &mut FakeWriter::without_room())));
-    pump();
-    assert_eq!(ep.memory_counters().refused, 0);
-    assert!(ep.revoke_cookie(aperture, &cookie));
-    pump();
-    let answer = peer.answer(&ep);
-    assert!(matches!(answer, Some(Answer::Failed { id: 1, why: Refusal::Revoked })), "{answer:?}");
-    assert_eq!(ep.memory_counters().refused, 1);
+    assert_stops(None, |ep, aperture, cookie| assert!(ep.revoke_cookie(aperture, cookie)), Refusal::Revoked);
 }
 
 /// closing an aperture releases its memory although answers wait that would read it. Answers of other

@@ -18,8 +18,10 @@ const CROWDED_INTERRUPTED: (Nanos, Nanos) = (1_000_000, 3_000_000);
 const PAUSES: Pauses = Pauses { least: 1_000_000, most: 1_000_000_000, apart: 20_000_000 };
 /// The same where ranks outnumber the cores: most waits are for ranks that want this core, too.
 const CROWDED_PAUSES: Pauses = Pauses { least: 1_000_000, most: 64_000_000, apart: 1_000_000_000 };
-/// A thread that offered its core for less than this was alone on it.
-const ALONE: Nanos = 1_500;
+/// Nobody took the core if it came back in less than this many times the shortest offer, within these bounds.
+/// Two switches and what runs between them take some six times as long as an offer that nobody takes.
+const ALONE: u32 = 3;
+const ALONE_BOUNDS: (u32, u32) = (600, 1_500);
 /// What a turn costs the waiter itself if others ran in between.
 const OWN_TURN: Nanos = 500;
 /// After so many waits in a row in which polling alone was in vain, the core is offered at once.
@@ -63,6 +65,8 @@ pub(crate) struct SpinBackoff {
     pause: AtomicU64,
     /// Waits in a row in which polling alone was in vain.
     vain: AtomicU32,
+    /// The shortest offer of the core so far, in nanoseconds: nobody took it.
+    shortest_offer: AtomicU32,
     /// Ranks outnumber the cores.
     crowded: bool,
     /// A longer interruption shows that somebody computes.
@@ -78,6 +82,7 @@ impl SpinBackoff {
             park_until: AtomicU64::new(0),
             pause: AtomicU64::new(0),
             vain: AtomicU32::new(0),
+            shortest_offer: AtomicU32::new(ALONE_BOUNDS.1 / ALONE),
             crowded,
             interrupted: (INTERRUPTED * ranks.div_ceil(cores.max(1)) as Nanos).clamp(least, most),
         }
@@ -109,13 +114,13 @@ impl SpinBackoff {
         let mut shared = false;
         for _ in 0..OFFERS {
             offer();
-            let (found, back) = (done(), now());
-            let away = back.saturating_sub(last);
+            let back = now();
+            let (found, away) = (done(), back.saturating_sub(last));
             if away > self.interrupted {
-                self.back_off(back, if self.crowded { &CROWDED_PAUSES } else { &PAUSES });
+                self.back_off(back, self.pauses());
                 return found;
             }
-            shared |= away > ALONE;
+            shared |= self.was_taken(away);
             if found {
                 if self.crowded {
                     self.forget_pause();
@@ -127,6 +132,23 @@ impl SpinBackoff {
             last = back;
         }
         false
+    }
+
+    /// Whether another thread ran while the core was offered for so long.
+    #[inline]
+    fn was_taken(&self, offered: Nanos) -> bool {
+        let (offered, shortest) = (offered.min(Nanos::from(u32::MAX)) as u32, &self.shortest_offer);
+        let so_far = shortest.load(Ordering::Relaxed);
+        if offered < so_far {
+            shortest.store(offered, Ordering::Relaxed);
+            return false;
+        }
+        offered > (ALONE * so_far).clamp(ALONE_BOUNDS.0, ALONE_BOUNDS.1)
+    }
+
+    /// How long waits that offer the core keep to parking when it was taken away.
+    fn pauses(&self) -> &'static Pauses {
+        if self.crowded { &CROWDED_PAUSES } else { &PAUSES }
     }
 
     /// Remembers a wait in which polling alone was in vain, or would have been enough.
@@ -198,6 +220,8 @@ pub(crate) struct Spinner<'a> {
     start: Nanos,
     last: Nanos,
     stage: Stage,
+    /// Another thread took the core when it was offered in the last turn.
+    taken: bool,
     /// There was a turn: what ends a wait at once, or right after a sleep, says nothing about polling.
     turned: bool,
     /// What is left of the waiter's own time for offers.
@@ -213,7 +237,8 @@ impl<'a> Spinner<'a> {
             (false, true) => (Stage::Offering, 0, spin),
             (false, false) => (Stage::Spinning, spin, (PROBES * OWN_TURN).min(spin)),
         };
-        Spinner { policy, alone, spin, start: now, last: now, stage, turned: false, offers, backoff }
+        let (start, last, taken, turned) = (now, now, false, false);
+        Spinner { policy, alone, spin, start, last, stage, taken, turned, offers, backoff }
     }
 
     /// Decides the next turn; `now` is the time after a poll that found nothing.
@@ -234,6 +259,16 @@ impl<'a> Spinner<'a> {
         }
     }
 
+    /// The core was offered after the last turn, and has come back; `now` is the time before the next poll.
+    #[inline]
+    pub(crate) fn offered(&mut self, now: Nanos) {
+        self.taken = self.backoff.was_taken(now.saturating_sub(self.last));
+        // Whatever comes now, polling alone was in vain.
+        if self.taken && self.stage == Stage::Offering {
+            self.stage = Stage::Sharing;
+        }
+    }
+
     /// The wait ends; `now` is the time of its last poll. What came while another thread had the core does
     /// not make up for its loss.
     #[inline]
@@ -247,8 +282,8 @@ impl<'a> Spinner<'a> {
     #[inline]
     fn note_interruption(&mut self, now: Nanos, away: Nanos) {
         if away > self.backoff.interrupted {
-            let crowded = self.backoff.crowded && self.policy == Waiting::SpinThenPark;
-            self.backoff.back_off(now, if crowded { &CROWDED_PAUSES } else { &PAUSES });
+            let offers = self.policy == Waiting::SpinThenPark;
+            self.backoff.back_off(now, if offers { self.backoff.pauses() } else { &PAUSES });
             self.stage = Stage::Parking;
         }
     }
@@ -259,8 +294,8 @@ impl<'a> Spinner<'a> {
             Stage::Parking | Stage::Woken => return Turn::Park,
             Stage::Spinning if now.saturating_sub(self.start) < self.alone => return Turn::Spin,
             Stage::Spinning => self.stage = Stage::Offering,
-            Stage::Offering | Stage::Sharing if away > ALONE => {
-                self.stage = Stage::Sharing;
+            Stage::Offering | Stage::Sharing if self.taken => {
+                self.taken = false;
                 self.offers = self.offers.saturating_sub(OWN_TURN);
             }
             Stage::Offering | Stage::Sharing => self.offers = self.offers.saturating_sub(away),

@@ -14,9 +14,18 @@ fn turns(spinner: &mut Spinner<'_>, mut now: Nanos, takes: impl Fn(Turn) -> Nano
     let mut turns = vec![spinner.turn(now)];
     while let Some(turn) = turns.last().copied().filter(|turn| *turn != Turn::Park) {
         now += takes(turn);
+        if turn == Turn::Yield {
+            spinner.offered(now);
+        }
         turns.push(spinner.turn(now));
     }
     turns
+}
+
+/// The turn after an offer of the core that ends at `now`.
+fn back(spinner: &mut Spinner<'_>, now: Nanos) -> Turn {
+    spinner.offered(now);
+    spinner.turn(now)
 }
 
 fn count(turns: &[Turn], turn: Turn) -> usize {
@@ -60,7 +69,7 @@ fn crowded_waiters_offer_the_core_at_once() {
     assert_eq!(spun, 2);
     // A message arrives while nobody else wants the core: polling is enough.
     let mut spinner = Spinner::new(Waiting::SpinThenPark, SPIN, 0, &backoff);
-    assert_eq!([spinner.turn(100), spinner.turn(600)], [Turn::Yield; 2]);
+    assert_eq!([spinner.turn(100), back(&mut spinner, 600)], [Turn::Yield; 2]);
     drop(spinner);
     assert!(count(&wait(500), Turn::Spin) > 0);
 }
@@ -201,6 +210,38 @@ fn who_is_woken_for_nothing_sleeps_again() {
     assert_eq!(spinner.turn(2_000_000_200), Turn::Spin);
 }
 
+/// N-7: what an offer costs that nobody takes is learnt, and longer ones were taken.
+#[test]
+fn offers_that_others_take_are_recognized() {
+    let taken = |costs: &[Nanos], then: Nanos| {
+        let backoff = backoff();
+        costs.iter().for_each(|cost| assert!(!backoff.was_taken(*cost)));
+        backoff.was_taken(then)
+    };
+    // Before anything is known.
+    assert!(!taken(&[], 1_500) && taken(&[], 1_501));
+    // Two switches take some six times as long as an offer that nobody takes.
+    assert!(!taken(&[300, 200, 250], 600) && taken(&[300, 200], 1_200));
+    assert!(!taken(&[20], 600) && taken(&[20], 601));
+    assert!(!taken(&[450], 1_300) && taken(&[450], 2_700));
+}
+
+/// N-7: polling alone was in vain if what a wait is for comes as soon as another thread has run.
+#[test]
+fn what_comes_after_an_offer_was_not_found_by_polling() {
+    for (away, in_vain) in [(400, false), (1_600, true)] {
+        let backoff = backoff();
+        for _ in 0..VAIN {
+            assert!(!backoff.is_vain());
+            let mut spinner = Spinner::new(Waiting::SpinThenPark, SPIN, 0, &backoff);
+            assert_eq!([spinner.turn(100), spinner.turn(20_000)], [Turn::Spin, Turn::Yield]);
+            spinner.offered(20_000 + away);
+            spinner.ended(20_100 + away);
+        }
+        assert_eq!(backoff.is_vain(), in_vain);
+    }
+}
+
 /// N-7: a wait that ends right after a sleep says nothing about polling.
 #[test]
 fn what_ends_a_sleep_is_not_found_by_polling() {
@@ -220,7 +261,7 @@ fn no_core_is_offered_to_those_who_compute() {
     let mut spinner = Spinner::new(Waiting::SpinThenPark, SPIN, 0, &backoff);
     assert_eq!(spinner.turn(20_000), Turn::Yield);
     let mut now = 20_001 + INTERRUPTED;
-    assert_eq!(spinner.turn(now), Turn::Park);
+    assert_eq!(back(&mut spinner, now), Turn::Park);
     for length in [PAUSES.least, 2 * PAUSES.least] {
         spinner.slept(now + length / 2);
         spinner.something_came(now + length / 2);
@@ -229,9 +270,14 @@ fn no_core_is_offered_to_those_who_compute() {
         now += length;
         spinner.slept(now);
         spinner.something_came(now);
-        assert_eq!(spinner.turn(now + 20_000), Turn::Yield);
+        // Polling alone may have been in vain, and is left out then.
+        let turn = match spinner.turn(now + 100) {
+            Turn::Spin => spinner.turn(now + 20_000),
+            turn => turn,
+        };
+        assert_eq!(turn, Turn::Yield);
         now += 20_001 + INTERRUPTED;
-        assert_eq!(spinner.turn(now), Turn::Park);
+        assert_eq!(back(&mut spinner, now), Turn::Park);
     }
 }
 
@@ -246,8 +292,9 @@ fn crowded_waiters_pause_for_a_short_time() {
             for pause in pauses {
                 let mut spinner = Spinner::new(Waiting::SpinThenPark, SPIN, now, &crowd);
                 assert_eq!(spinner.turn(now + CROWDED_SPIN - 1), Turn::Spin);
-                assert_eq!([spinner.turn(now + 2_000), spinner.turn(now + 2_000 + long)], [Turn::Yield; 2]);
-                assert_eq!(spinner.turn(now + 2_001 + 2 * long), Turn::Park, "{ranks} ranks");
+                let offered = [spinner.turn(now + 2_000), back(&mut spinner, now + 2_000 + long)];
+                assert_eq!(offered, [Turn::Yield; 2]);
+                assert_eq!(back(&mut spinner, now + 2_001 + 2 * long), Turn::Park, "{ranks} ranks");
                 now += 2_001 + 2 * long + pause - 1 - CROWDED_SPIN;
                 spinner.slept(now);
                 spinner.something_came(now);
@@ -260,7 +307,7 @@ fn crowded_waiters_pause_for_a_short_time() {
         let least = CROWDED_PAUSES.least;
         let now = interrupt(&[least, 2 * least, 4 * least]);
         let mut spinner = Spinner::new(Waiting::SpinThenPark, SPIN, now, &crowd);
-        assert_eq!([spinner.turn(now + 2_000), spinner.turn(now + 5_000)], [Turn::Yield; 2]);
+        assert_eq!([spinner.turn(now + 2_000), back(&mut spinner, now + 5_000)], [Turn::Yield; 2]);
         drop(spinner);
         interrupt(&[least]);
     }
