@@ -4,6 +4,7 @@
 use std::fmt::Debug;
 use std::io;
 use std::mem::MaybeUninit;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
@@ -25,11 +26,32 @@ const UNDER_WAY: usize = 1 << 20;
 
 type Service = ipc::Service;
 
-/// One side: its publisher and its subscriber.
+/// One side: its publisher and its subscriber. They go first, and their files with them; then the folder can.
 pub(crate) struct Iceoryx2 {
     into: Publisher<Service, [u8], ()>,
     from: Subscriber<Service, [u8], ()>,
     _node: Node<Service>,
+    _folder: Folder,
+}
+
+/// The folder of a pair, without its files: the side that goes last removes it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn remove_if_empty(path: &std::path::Path) {
+        for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                Folder::remove_if_empty(&entry.path());
+            }
+        }
+        let _ = std::fs::remove_dir(path);
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        Folder::remove_if_empty(&self.0);
+    }
 }
 
 impl Iceoryx2 {
@@ -40,11 +62,10 @@ impl Iceoryx2 {
         let ours = u64::from(std::process::id()) << 32 | u64::from(NEXT.fetch_add(1, Ordering::Relaxed));
         let theirs = u64::from_le_bytes(setup.exchange(&ours.to_le_bytes())?);
         let number = if setup.side == Side::A { ours } else { theirs };
-        // The folder of another user would be in the way.
-        let user = rustix::process::getuid().as_raw();
-        let folder = std::env::temp_dir().join(format!("tautline-baseline-iceoryx2-{user}"));
+        // The usual folder may be another user's, and keeps what is in it.
+        let folder = Folder(std::env::temp_dir().join(format!("tautline-baseline-iceoryx2-{number:x}")));
         let mut config = Config::default();
-        config.global.set_root_path(&Path::new(folder.as_os_str().as_encoded_bytes()).map_err(other)?);
+        config.global.set_root_path(&Path::new(folder.0.as_os_str().as_encoded_bytes()).map_err(other)?);
         let node = NodeBuilder::new().config(&config).create::<Service>().map_err(other)?;
         let slots = (UNDER_WAY / bytes.max(1)).clamp(2, SMALL_WINDOW);
         let service = |direction: &str| {
@@ -76,7 +97,7 @@ impl Iceoryx2 {
         setup.barrier()?;
         from.update_connections().map_err(other)?;
         setup.barrier()?;
-        Ok(Self { into, from, _node: node })
+        Ok(Self { into, from, _node: node, _folder: folder })
     }
 
     fn wait(&self) -> io::Result<Sample<Service, [u8], ()>> {

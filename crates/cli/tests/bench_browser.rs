@@ -93,7 +93,6 @@ fn check(name: &str, args: &[&str], tables_expected: usize) {
     }
     assert!(plots.len() > 2, "only the first screen has plots");
     assert!(seen["wide"].as_f64() <= seen["width"].as_f64(), "wider than the window: {seen:#}");
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 fn lacks_browser() -> Option<&'static str> {

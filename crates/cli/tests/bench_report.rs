@@ -42,7 +42,6 @@ fn the_first_screen_has_two_tables_and_two_plots_at_most() {
     for what in ["<table", "<svg"] {
         assert!((1..=2).contains(&first.matches(what).count()), "{what}: {}", first.matches(what).count());
     }
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 /// Without rivals and without a compiler the run ends well, and says what is missing.
@@ -93,12 +92,11 @@ fn a_user_without_privileges_can_measure() {
     if rustix::process::geteuid().is_root() {
         // Only a folder that this user may enter will do.
         use std::os::unix::fs::PermissionsExt as _;
-        std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::fs::set_permissions(&*folder, std::fs::Permissions::from_mode(0o755)).unwrap();
         command.uid(65_534).gid(65_534);
     }
     let out = command.output();
     let denied = out.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::PermissionDenied);
-    std::fs::remove_dir_all(&folder).unwrap();
     if denied {
         let why = "the user nobody cannot read this folder";
         return tautline_skips::skip("a_user_without_privileges_can_measure", why);
@@ -169,7 +167,6 @@ fn two_runs_are_compared() {
     let out = compare(&before, &broken, &[]);
     let error = String::from_utf8_lossy(&out.stderr).into_owned();
     assert!(!out.status.success() && error.contains("line 1") && error.contains("--json"), "{error}");
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]

@@ -79,7 +79,6 @@ fn a_key_file_under_hydra() {
     let refused = start("644");
     let text = String::from_utf8([&refused.stdout[..], &refused.stderr].concat()).unwrap();
     assert!(!refused.status.success() && text.contains("chmod 600"), "{refused:?}");
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 /// J-9, J-10: with a static list of members, the same file for all.
@@ -105,7 +104,6 @@ fn a_static_list() {
     let all: Vec<_> =
         started.into_iter().flat_map(|child| said(&child.wait_with_output().unwrap())).collect();
     assert_eq!(all, expected(3));
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 /// Whether a library that programs load is installed.

@@ -33,7 +33,8 @@ const SPAWNER: &str = r#"
 /// A job of one rank that runs `script`, which finds a FIFO in `$1`.
 struct Job {
     mark: String,
-    folder: std::path::PathBuf,
+    /// Goes when the job has ended.
+    folder: common::Folder,
     launcher: Child,
 }
 
@@ -72,7 +73,6 @@ impl Drop for Job {
     fn drop(&mut self) {
         end_marked(&self.mark);
         let _ = self.launcher.wait();
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 

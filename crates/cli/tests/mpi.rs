@@ -6,13 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+use common::mpi::{compile, has, prefix, text};
 use common::{folder, tautline};
-
-/// MPI in a folder of its own, with the program of the tests. Removed by the last test that uses it.
-struct Installed {
-    prefix: PathBuf,
-    program: PathBuf,
-}
 
 fn command(prefix: &Path) -> Command {
     let mut command = tautline();
@@ -20,44 +15,21 @@ fn command(prefix: &Path) -> Command {
     command
 }
 
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
-
-/// Installs MPI and compiles `ranks.c`, once for all tests of this process.
-fn installed(test: &str) -> Option<&'static Installed> {
-    static INSTALLED: OnceLock<Option<Installed>> = OnceLock::new();
-    let made = INSTALLED.get_or_init(|| {
-        let found = Command::new("cc").arg("--version").output().is_ok_and(|output| output.status.success());
-        if !found {
-            return None;
-        }
-        let prefix = folder("mpi");
-        let output = command(&prefix).args(["mpi", "install"]).output().unwrap();
-        assert!(output.status.success(), "{}", text(&output));
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../mpi/abi/tests/ranks.c");
-        let program = prefix.join("ranks");
-        let mut compile = Command::new(prefix.join("bin/mpicc"));
-        let output = compile
-            .args(["-O1", "-Wall", "-Werror", "-pthread"])
-            .arg(source)
-            .arg("-o")
-            .arg(&program)
-            .output();
-        let output = output.unwrap();
-        assert!(output.status.success(), "{}", text(&output));
-        Some(Installed { prefix, program })
-    });
-    if made.is_none() {
+/// The program `ranks.c`, compiled once for all tests of this process.
+fn ranks(test: &str) -> Option<&'static Path> {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    if !has("cc") {
         tautline_skips::skip(test, "there is no C compiler (cc)");
+        return None;
     }
-    made.as_ref()
+    let options = &["-O1", "-Wall", "-Werror", "-pthread"];
+    Some(PROGRAM.get_or_init(|| compile("mpicc", &["crates/mpi/abi/tests/ranks.c"], options)))
 }
 
-fn mpiexec(installed: &Installed, args: &[&str], program_args: &[&str]) -> Output {
-    let mut command = Command::new(installed.prefix.join("bin/mpiexec"));
+fn mpiexec(program: &Path, args: &[&str], program_args: &[&str]) -> Output {
+    let mut command = Command::new(prefix().join("bin/mpiexec"));
     command.env_remove("TAUTLINE_JOB_FD").env_remove("TAUTLINE_JOB_FILE");
-    command.args(["-timeout", "100"]).args(args).arg(&installed.program).args(program_args).output().unwrap()
+    command.args(["-timeout", "100"]).args(args).arg(program).args(program_args).output().unwrap()
 }
 
 fn assert_passed(output: &Output) {
@@ -66,25 +38,25 @@ fn assert_passed(output: &Output) {
 
 #[test]
 fn a_program_runs_with_one_to_four_ranks() {
-    let Some(installed) = installed("a_program_runs_with_one_to_four_ranks") else { return };
-    assert_passed(&Command::new(&installed.program).output().unwrap());
+    let Some(program) = ranks("a_program_runs_with_one_to_four_ranks") else { return };
+    assert_passed(&Command::new(program).output().unwrap());
     for ranks in ["1", "2", "3", "4"] {
-        assert_passed(&mpiexec(installed, &["-n", ranks], &[]));
+        assert_passed(&mpiexec(program, &["-n", ranks], &[]));
     }
 }
 
 #[test]
 fn a_program_runs_over_udp() {
-    let Some(installed) = installed("a_program_runs_over_udp") else { return };
+    let Some(program) = ranks("a_program_runs_over_udp") else { return };
     for ranks in ["2", "3"] {
-        assert_passed(&mpiexec(installed, &["--device", "udp", "-n", ranks], &[]));
+        assert_passed(&mpiexec(program, &["--device", "udp", "-n", ranks], &[]));
     }
 }
 
 #[test]
 fn abort_ends_the_job_with_its_code() {
-    let Some(installed) = installed("abort_ends_the_job_with_its_code") else { return };
-    let output = mpiexec(installed, &["-n", "3"], &["abort"]);
+    let Some(program) = ranks("abort_ends_the_job_with_its_code") else { return };
+    let output = mpiexec(program, &["-n", "3"], &["abort"]);
     assert_eq!(output.status.code(), Some(42), "{}", text(&output));
     assert!(text(&output).contains("rank 2: MPI_Abort was called with the code 42"), "{}", text(&output));
 }
@@ -92,9 +64,9 @@ fn abort_ends_the_job_with_its_code() {
 /// A receive from any source fails when a rank of its communicator is lost.
 #[test]
 fn the_death_of_a_rank_ends_the_calls_of_the_others() {
-    let Some(installed) = installed("the_death_of_a_rank_ends_the_calls_of_the_others") else { return };
+    let Some(program) = ranks("the_death_of_a_rank_ends_the_calls_of_the_others") else { return };
     for device in ["shm", "udp"] {
-        let output = mpiexec(installed, &["--device", device, "-n", "3"], &["death"]);
+        let output = mpiexec(program, &["--device", device, "-n", "3"], &["death"]);
         let text = text(&output);
         assert_eq!(output.status.code(), Some(128 + 6), "{text}");
         for part in ["rank 0", "MPI_Recv failed", "MPI_ERR_PROC_ABORTED", "rank 2", "MPI_COMM_WORLD"] {
@@ -105,9 +77,9 @@ fn the_death_of_a_rank_ends_the_calls_of_the_others() {
 
 #[test]
 fn calls_before_init_and_after_finalize_are_refused() {
-    let Some(installed) = installed("calls_before_init_and_after_finalize_are_refused") else { return };
+    let Some(program) = ranks("calls_before_init_and_after_finalize_are_refused") else { return };
     for (when, word) in [("early", "before MPI_Init"), ("late", "after MPI_Finalize")] {
-        let output = mpiexec(installed, &["-n", "1"], &[when]);
+        let output = mpiexec(program, &["-n", "1"], &[when]);
         assert!(!output.status.success(), "{}", text(&output));
         assert!(text(&output).contains(&format!("MPI_Comm_size was called {word}")), "{}", text(&output));
     }
@@ -117,21 +89,14 @@ fn calls_before_init_and_after_finalize_are_refused() {
 #[test]
 fn the_output_is_that_of_mpich() {
     let test = "the_output_is_that_of_mpich";
-    let Some(installed) = installed(test) else { return };
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let theirs = target.join("suites/mpich-abi/mpich-5.0.2.data/data");
     if !theirs.join("bin/mpiexec").is_file() {
-        tautline_skips::skip(test, "MPICH's library is missing (cargo xtask suites --only abi)");
-        return;
+        return tautline_skips::skip(test, "MPICH's library is missing (cargo xtask suites --only abi)");
     }
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../mpi/abi/tests/same_output.c");
-    let program = installed.prefix.join("same_output");
-    let mut compile = Command::new(installed.prefix.join("bin/mpicc"));
-    let output = compile.args(["-O1", "-Wall", "-Werror"]).arg(source).arg("-o").arg(&program).output();
-    let output = output.unwrap();
-    assert!(output.status.success(), "{}", text(&output));
+    let program = compile("mpicc", &["crates/mpi/abi/tests/same_output.c"], &["-O1", "-Wall", "-Werror"]);
     for ranks in ["1", "2", "3"] {
-        let [ours, theirs] = [&installed.prefix, &theirs].map(|prefix| {
+        let [ours, theirs] = [prefix(), &theirs].map(|prefix| {
             let mut command = Command::new(prefix.join("bin/mpiexec"));
             command.env_remove("TAUTLINE_JOB_FD").env_remove("TAUTLINE_JOB_FILE");
             command.args(["-n", ranks]).arg(&program).env("LD_LIBRARY_PATH", prefix.join("lib"));

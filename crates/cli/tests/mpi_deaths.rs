@@ -6,7 +6,8 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{folder, tautline};
+use common::folder;
+use common::mpi::{compile, has, prefix};
 
 /// In the environment of everything that a job starts.
 const MARK: &str = "TAUTLINE_TEST_MARK";
@@ -51,22 +52,11 @@ fn left_behind(temporary: &Path) -> Vec<PathBuf> {
 #[test]
 fn a_rank_that_is_killed_at_random_ends_the_job() {
     let test = "a_rank_that_is_killed_at_random_ends_the_job";
-    if !Command::new("cc").arg("--version").output().is_ok_and(|output| output.status.success()) {
-        tautline_skips::skip(test, "there is no C compiler (cc)");
-        return;
+    if !has("cc") {
+        return tautline_skips::skip(test, "there is no C compiler (cc)");
     }
-    let place = folder("mpi-deaths");
-    let (prefix, temporary) = (place.join("mpi"), place.join("temporary"));
-    std::fs::create_dir_all(&temporary).unwrap();
-    let installed = tautline().args(["mpi", "install", "--prefix"]).arg(&prefix).output().unwrap();
-    assert!(installed.status.success(), "{}", String::from_utf8_lossy(&installed.stderr));
-    let (source, program) =
-        (Path::new(env!("CARGO_MANIFEST_DIR")).join("../mpi/abi/tests/victim.c"), place.join("victim"));
-    let mut compile = Command::new(prefix.join("bin/mpicc"));
-    let output =
-        compile.args(["-O1", "-Wall", "-Werror"]).arg(source).arg("-o").arg(&program).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-
+    let program = compile("mpicc", &["crates/mpi/abi/tests/victim.c"], &["-O1", "-Wall", "-Werror"]);
+    let temporary = folder("mpi-deaths");
     let (runs, seed) =
         (tautline_skips::number(RUNS.0, RUNS.1), tautline_skips::number(tautline_skips::SEED, 1));
     let mut random = Random(seed);
@@ -75,11 +65,11 @@ fn a_rank_that_is_killed_at_random_ends_the_job() {
         let (ranks, returned) = (2 + random.below(3), random.below(2) == 0);
         let (victim, step) = (random.below(ranks), random.below(200));
         let device = if random.below(3) == 0 { "udp" } else { "shm" };
-        let mark = format!("{}-{run}", place.display());
-        let mut command = Command::new(prefix.join("bin/mpiexec"));
+        let mark = format!("{}-{run}", temporary.display());
+        let mut command = Command::new(prefix().join("bin/mpiexec"));
         command.args(["-timeout", "60", "--device", device, "-n", &ranks.to_string()]).arg(&program);
         command.args([victim.to_string(), step.to_string()]).args(returned.then_some("return"));
-        command.env(MARK, &mark).env("TMPDIR", &temporary).env("XDG_RUNTIME_DIR", &temporary);
+        command.env(MARK, &mark).env("TMPDIR", &*temporary).env("XDG_RUNTIME_DIR", &*temporary);
         command.env_remove("TAUTLINE_JOB_FD").env_remove("TAUTLINE_JOB_FILE");
         let output = command.output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr);
@@ -96,5 +86,4 @@ fn a_rank_that_is_killed_at_random_ends_the_job() {
         assert_eq!(left_behind(&temporary), before, "{about}");
     }
     tautline_skips::did(runs);
-    std::fs::remove_dir_all(place).unwrap();
 }

@@ -179,5 +179,4 @@ fn programs_run_over_udp_between_hosts() {
         first.stdout.extend(second.stdout);
         first
     });
-    std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -258,7 +258,6 @@ fn each_pair_has_a_capture() {
         let file = std::fs::read(folder.join(format!("ranks-{pair}.pcap"))).unwrap();
         assert!(file.len() > 1000, "{} bytes", file.len());
     }
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]
@@ -284,7 +283,6 @@ fn a_rank_is_started_again() {
         command.args(["run", "-n", "3", "--restart", "--device", device]).env(common::jobs::LIVES, &lives);
         common::jobs::check_restart(&mut command, &lives);
     }
-    std::fs::remove_dir_all(&folder).unwrap();
     let output =
         tautline().args(["run", "-n", "1", "--restart=2", "sh", "-c", "echo x; exit 3"]).output().unwrap();
     assert_eq!((output.status.code(), &output.stdout[..]), (Some(3), &b"x\nx\nx\n"[..]), "{output:?}");

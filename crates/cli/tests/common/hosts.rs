@@ -1,14 +1,14 @@
 //! Hosts for tests: network namespaces with an sshd each, of the test's own.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use super::jobs::{clean, has, hold_namespace, run};
-use super::{PATIENCE, folder, tautline, until};
+use super::{Folder, PATIENCE, folder, tautline, until};
 
 /// Two network namespaces on one link, with an sshd each. They live as long as the processes in them.
 pub struct Hosts {
-    pub folder: PathBuf,
+    pub folder: Folder,
     /// A process that holds each namespace, and its sshd.
     pub processes: Vec<Child>,
 }
@@ -106,7 +106,6 @@ impl Drop for Hosts {
             let _ = process.kill();
             let _ = process.wait();
         }
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 

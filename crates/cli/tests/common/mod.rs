@@ -9,6 +9,7 @@ pub mod mpi;
 pub mod slurm;
 
 use std::io::Read;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -99,9 +100,26 @@ pub fn write_program(path: &Path, text: &str) {
     assert!(shell.status().unwrap().success());
 }
 
-/// Returns a fresh directory for this test.
-pub fn folder(name: &str) -> PathBuf {
+/// A fresh folder for a test, which goes with it.
+pub struct Folder(PathBuf);
+
+impl Deref for Folder {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Makes a folder for a test.
+pub fn folder(name: &str) -> Folder {
     let folder = std::env::temp_dir().join(format!("tautline-cli-test-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    folder
+    Folder(folder)
 }

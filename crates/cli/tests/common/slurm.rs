@@ -1,10 +1,9 @@
 //! A Slurm cluster of the test's own: its hosts are network namespaces.
 
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use super::jobs::{clean, has, hold_namespace};
-use super::{PATIENCE, folder, until};
+use super::{Folder, PATIENCE, folder, until};
 
 /// Debian's plugin for PMIx loads libpmix.so, not libpmix.so.2.
 pub const NO_PMIX: &str = "libpmix.so (libpmix-dev), which srun --mpi=pmix loads, is not installed";
@@ -18,7 +17,7 @@ pub fn lacks() -> Option<&'static str> {
 
 /// Two Slurm nodes, and the controller, in network namespaces of their own on one bridge.
 pub struct Slurm {
-    folder: PathBuf,
+    folder: Folder,
     /// What is to be ended, the last one first.
     processes: Vec<Child>,
 }
@@ -119,6 +118,5 @@ impl Drop for Slurm {
             let _ = holder.kill();
             let _ = holder.wait();
         }
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
