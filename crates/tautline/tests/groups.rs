@@ -156,6 +156,17 @@ fn typed_collectives_in_place() {
         let odd = world.all_gather_in_place(&mut [0_u8; 4]).unwrap_err().to_string();
         assert_eq!(odd, "4 values cannot be divided among 3 members");
         assert!(world.all_gather_varied_in_place(&mut [0_u8; 1], &[1, 1, 1]).is_err());
+        // Nor do those that add up to a small number modulo 2^64.
+        for lens in
+            [[usize::MAX, 1, 1], [1, usize::MAX, 1], [usize::MAX, usize::MAX, 3], [1 << 61, 1 << 61, 1]]
+        {
+            assert!(world.all_gather_varied_in_place(&mut [0_u64; 1], &lens).is_err(), "{lens:?}");
+            let error = world.all_gather_varied(&[0_u64; 1], &mut [0_u64; 1], &lens).unwrap_err().to_string();
+            assert!(error.contains("more bytes than memory has"), "{error}");
+            assert!(world.all_to_all_varied(&[0_u64; 1], &lens, &mut [0_u64; 1], &[0, 0, 1]).is_err());
+            let sources = lens.map(|len| (0, len));
+            assert!(world.neighbour_gather(&[0_u64], &[0], &mut [0_u64; 1], &sources).is_err());
+        }
         world.barrier().unwrap();
         ep.close().unwrap();
     });

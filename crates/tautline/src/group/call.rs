@@ -150,6 +150,10 @@ impl Call {
             true => Ok(()),
             false => Err(Error::other(format!("{} lengths for {members} members", lens.len()))),
         };
+        let fits = |bytes: usize| match isize::try_from(bytes) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Error::other("the lengths of a collective add up to more bytes than memory has")),
+        };
         let units = |len: usize, with: &Reduction| match len.is_multiple_of(with.unit()) {
             true => Ok(()),
             false => {
@@ -157,28 +161,36 @@ impl Call {
             }
         };
         match self {
-            Call::Barrier | Call::AllGather { .. } | Call::AllToAll { .. } => Ok(()),
-            Call::Broadcast { root, .. } | Call::Gather { root, .. } | Call::Scatter { root, .. } => {
-                member(*root)
+            Call::Barrier => Ok(()),
+            Call::AllGather { len } | Call::AllToAll { len } => fits(len.saturating_mul(members)),
+            Call::Broadcast { root, .. } => member(*root),
+            Call::Gather { root, len } | Call::Scatter { root, len } => {
+                member(*root).and_then(|()| fits(len.saturating_mul(members)))
             }
             Call::GatherVaried { root, lens, .. } | Call::ScatterVaried { root, lens, .. } => {
-                member(*root).and_then(|()| if me == *root { list(lens) } else { Ok(()) })
+                member(*root)?;
+                if me == *root { list(lens).and_then(|()| fits(total(lens))) } else { Ok(()) }
             }
-            Call::AllGatherVaried { lens } => list(lens),
-            Call::AllToAllVaried { send, receive } => list(send).and_then(|()| list(receive)),
+            Call::AllGatherVaried { lens } => list(lens).and_then(|()| fits(total(lens))),
+            Call::AllToAllVaried { send, receive } => {
+                [send, receive].into_iter().try_for_each(|lens| list(lens).and_then(|()| fits(total(lens))))
+            }
             Call::Reduce { root, len, with } => member(*root).and_then(|()| units(*len, with)),
             Call::AllReduce { len, with } | Call::Scan { len, with } | Call::ExclusiveScan { len, with } => {
                 units(*len, with)
             }
             Call::ReduceScatter { lens, with } => {
-                list(lens).and_then(|()| lens.iter().try_for_each(|len| units(*len, with)))
+                list(lens).and_then(|()| fits(total(lens)))?;
+                lens.iter().try_for_each(|len| units(*len, with))
             }
             Call::NeighbourGather { sources, destinations, .. } => {
                 sources.iter().try_for_each(|(from, _)| member(*from))?;
-                destinations.iter().try_for_each(|to| member(*to))
+                destinations.iter().try_for_each(|to| member(*to))?;
+                fits(total_of(sources))
             }
             Call::NeighbourAllToAll { sources, destinations } => {
-                sources.iter().chain(destinations).try_for_each(|(other, _)| member(*other))
+                sources.iter().chain(destinations).try_for_each(|(other, _)| member(*other))?;
+                fits(total_of(sources)).and_then(|()| fits(total_of(destinations)))
             }
         }
     }
@@ -351,8 +363,14 @@ pub(super) struct Shape {
     reduction: (usize, bool),
 }
 
-fn total(lens: &[usize]) -> usize {
+/// The sum of lengths, or the greatest number.
+pub(super) fn total(lens: &[usize]) -> usize {
     lens.iter().fold(0, |sum: usize, len| sum.saturating_add(*len))
+}
+
+/// The same of members with their lengths.
+fn total_of(lens: &[(usize, usize)]) -> usize {
+    lens.iter().fold(0, |sum: usize, (_, len)| sum.saturating_add(*len))
 }
 
 fn write_all_gather(draft: &mut Draft, lens: &[usize], algorithm: Option<Algorithm>) {

@@ -2,6 +2,7 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, Unalign};
 
+use super::call::total;
 use super::{Call, Group, Reduction};
 use crate::error::{Error, Result};
 
@@ -97,14 +98,14 @@ impl Reduction {
     }
 }
 
-/// The lengths in bytes of some values each.
+/// The lengths in bytes of some values each. What no memory holds stays too long.
 fn bytes<T>(lens: &[usize]) -> Vec<usize> {
-    lens.iter().map(|len| len * size_of::<T>()).collect()
+    lens.iter().map(|len| len.saturating_mul(size_of::<T>())).collect()
 }
 
 /// The same of members with their numbers.
 fn in_bytes<T>(lens: &[(usize, usize)]) -> Vec<(usize, usize)> {
-    lens.iter().map(|(member, len)| (*member, len * size_of::<T>())).collect()
+    lens.iter().map(|(member, len)| (*member, len.saturating_mul(size_of::<T>()))).collect()
 }
 
 impl Group {
@@ -198,18 +199,20 @@ impl Group {
         self.run_into(&call, values.as_bytes(), all.as_mut_bytes())
     }
 
-    /// As [`Group::all_gather`], where each member's values are in their place in `all` already.
+    /// As [`Group::all_gather`], where each member's values are in their place in `all` already. They are
+    /// copied once.
     pub fn all_gather_in_place<T: Item>(&self, all: &mut [T]) -> Result<()> {
         let len = self.part_of(all)?;
         let own = all[self.member() * len..][..len].to_vec();
         self.all_gather(&own, all)
     }
 
-    /// As [`Group::all_gather_varied`], where each member's values are in their place in `all` already.
+    /// As [`Group::all_gather_varied`], where each member's values are in their place in `all` already. They
+    /// are copied once.
     pub fn all_gather_varied_in_place<T: Item>(&self, all: &mut [T], lens: &[usize]) -> Result<()> {
         let (me, room) = (self.member(), all.len());
-        let (before, own) = (lens.iter().take(me).sum::<usize>(), lens.get(me).copied().unwrap_or(0));
-        let Some(own) = all.get(before..before + own).map(<[T]>::to_vec) else {
+        let (before, own) = (total(&lens[..me.min(lens.len())]), lens.get(me).copied().unwrap_or(0));
+        let Some(own) = all.get(before..before.saturating_add(own)).map(<[T]>::to_vec) else {
             return Err(Error::other(format!("{room} values have no room for those of member {me}")));
         };
         self.all_gather_varied(&own, all, lens)
@@ -222,7 +225,8 @@ impl Group {
         self.run_into(&call, values.as_bytes(), received.as_mut_bytes())
     }
 
-    /// As [`Group::all_to_all`]: what each member sends is replaced by what it receives.
+    /// As [`Group::all_to_all`]: what each member sends is replaced by what it receives. All of it is copied
+    /// once.
     pub fn all_to_all_in_place<T: Item>(&self, values: &mut [T]) -> Result<()> {
         let sent = values.to_vec();
         self.all_to_all(&sent, values)
