@@ -149,4 +149,44 @@ mod tests {
             assert!(test.is_empty() || code.contains(&format!("fn {test}(")), "{entry}");
         }
     }
+
+    /// Files below a folder that may have tests of their own; modules that tests share have none.
+    fn files_with_tests(folder: &Path, found: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+            let path = entry.path();
+            if entry.file_type().unwrap().is_dir() {
+                let is_shared = path.parent().is_some_and(|parent| parent.ends_with("tests"));
+                if !is_shared && !path.ends_with("examples") && !path.ends_with("crates/skips") {
+                    files_with_tests(&path, found);
+                }
+            } else if path.extension().is_some_and(|name| name == "rs") {
+                found.push(path);
+            }
+        }
+    }
+
+    /// A test that can be skipped is in the list; otherwise the run fails where it is.
+    #[test]
+    fn files_that_skip_are_listed() {
+        let list = std::fs::read_to_string(run::root().join(EXPECTED)).unwrap();
+        let needs = parse(&list).unwrap();
+        let mut files = Vec::new();
+        files_with_tests(&run::root().join("crates"), &mut files);
+        let mut skipping = 0;
+        for path in files {
+            let code = std::fs::read_to_string(&path).unwrap();
+            // The last two are helpers that skip in the name of their caller.
+            if ["tautline_skips::skip(", "= spaces(", "in_namespaces("].iter().any(|call| code.contains(call))
+            {
+                let file = path.strip_prefix(run::root()).unwrap().to_str().unwrap();
+                let is_entry = |entry: &&str| entry.split_once("::").map_or(*entry, |(file, _)| file) == file;
+                assert!(
+                    needs.iter().flat_map(|need| &need.tests).any(is_entry),
+                    "{file} is not in {EXPECTED}"
+                );
+                skipping += 1;
+            }
+        }
+        assert!(skipping > 30, "{skipping} files");
+    }
 }
