@@ -344,6 +344,9 @@ fn measure(args: &BenchArgs, extent: Extent, signals: &mut Signals) -> Result<Re
             "--only leaves nothing to measure\ntry one word less; sizes are 0, 8, 64, 256, 1K, 4K, 16K, 64K, 256K, 1M and 4M"
         );
     }
+    if extent == Extent::Full && args.only.is_everything() && args.rounds.is_none() {
+        eprintln!("tautline: measuring everything takes half an hour at most; --quick takes one or two minutes");
+    }
     let bar = bar((plans.iter().map(|(_, cells)| cells.len()).sum::<usize>() * rounds) as u64);
     let (mut parts, mut commands, mut interrupted) = (Vec::new(), Vec::new(), None);
     for (path, cells) in plans {

@@ -138,7 +138,7 @@ impl Extent {
     /// nor too slow.
     fn count(self, each_ns: f64, share: f64) -> u64 {
         let budget = match self {
-            Extent::Full => Duration::from_millis(150),
+            Extent::Full => Duration::from_millis(60),
             Extent::Quick => Duration::from_millis(15),
             Extent::Smoke => return 20,
         };

@@ -120,19 +120,23 @@ impl Jobs {
         };
         let numbers: Vec<u64> =
             line.split_whitespace().skip(1).filter_map(|number| number.parse().ok()).collect();
-        let ([ns, cpu_ns, sum, read], true) = (&numbers[..], line.starts_with(word)) else {
+        let ([steps, ns, cpu_ns, sum, read], true) = (&numbers[..], line.starts_with(word)) else {
             return Err(format!("it answered {line:?}"));
         };
+        // Collectives may be done more often than they were asked for.
+        if *steps != count && (*steps < count || !experiment.is_collective()) {
+            return Err(format!("unfair: {steps} steps were done and {count} asked for"));
+        }
         if experiment == Experiment::Halo
             && *self.sums.entry(count).or_insert_with(|| grid::sum_after(count)) != *sum
         {
             return Err("unfair: the result is not that of one process".into());
         }
-        let must = experiment.words_read(ranks, bytes as u64 / 8) * count;
+        let must = experiment.words_read(ranks, bytes as u64 / 8) * steps;
         if *read != must {
             return Err(format!("unfair: {read} words were read where {must} were moved"));
         }
-        Ok(Outcome { elapsed_ns: *ns, cpu_ns: *cpu_ns, messages: count.max(1), ..Outcome::default() })
+        Ok(Outcome { elapsed_ns: *ns, cpu_ns: *cpu_ns, messages: (*steps).max(1), ..Outcome::default() })
     }
 
     fn command(&mut self, system: System, ranks: u64) -> Result<Command, String> {
@@ -173,15 +177,22 @@ mod tests {
         let halo = |ranks| Work::Many { experiment: Experiment::Halo, ranks, bytes: 1024, count: 10 };
         let sum = grid::sum_after(10);
         let mut read = |work, word: &str, line: &str| jobs.outcome(work, word, line);
-        let line = format!("halo:1024:10 5000 7000 {sum} 0\n");
+        let line = format!("halo:1024:10 10 5000 7000 {sum} 0\n");
         let outcome = read(halo(2), "halo:1024:10", &line).unwrap();
         assert_eq!((outcome.elapsed_ns, outcome.cpu_ns, outcome.messages), (5000, 7000, 10));
-        let wrong = format!("halo:1024:10 5000 7000 {} 0\n", sum + 1);
+        let wrong = format!("halo:1024:10 10 5000 7000 {} 0\n", sum + 1);
         assert!(read(halo(4), "halo:1024:10", &wrong).unwrap_err().starts_with("unfair"));
-        assert!(read(halo(4), "halo:1024:10", "scan:8:10 1 1 0 0").is_err());
+        let more = format!("halo:1024:10 20 5000 7000 {sum} 0\n");
+        assert!(read(halo(4), "halo:1024:10", &more).unwrap_err().starts_with("unfair"));
+        assert!(read(halo(4), "halo:1024:10", "scan:8:10 10 1 1 0 0").is_err());
         let scan = Work::Many { experiment: Experiment::Scan, ranks: 3, bytes: 16, count: 10 };
-        assert!(read(scan, "scan:16:10", "scan:16:10 1 1 0 60").is_ok());
-        assert!(read(scan, "scan:16:10", "scan:16:10 1 1 0 59").unwrap_err().starts_with("unfair"));
+        assert!(read(scan, "scan:16:10", "scan:16:10 10 1 1 0 60").is_ok());
+        let more = read(scan, "scan:16:10", "scan:16:10 40 8 1 0 240").unwrap();
+        assert_eq!((more.elapsed_ns, more.messages), (8, 40));
+        for wrong in ["10 1 1 0 59", "40 1 1 0 60", "9 1 1 0 54"] {
+            let error = read(scan, "scan:16:10", &format!("scan:16:10 {wrong}")).unwrap_err();
+            assert!(error.starts_with("unfair"), "{error}");
+        }
         // Parts of 3, 2 and 3 words; between two ranks, as many as a rank with the sum of their numbers has.
         for (experiment, words) in [
             (Experiment::GatherVaried, 8),
