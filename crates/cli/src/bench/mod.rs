@@ -345,7 +345,9 @@ fn measure(args: &BenchArgs, extent: Extent, signals: &mut Signals) -> Result<Re
         );
     }
     if extent == Extent::Full && args.only.is_everything() && args.rounds.is_none() {
-        eprintln!("tautline: measuring everything takes half an hour at most; --quick takes one or two minutes");
+        eprintln!(
+            "tautline: measuring everything takes half an hour at most; --quick takes one or two minutes"
+        );
     }
     let bar = bar((plans.iter().map(|(_, cells)| cells.len()).sum::<usize>() * rounds) as u64);
     let (mut parts, mut commands, mut interrupted) = (Vec::new(), Vec::new(), None);

@@ -28,8 +28,9 @@ const OWN_TURN: Nanos = 500;
 const VAIN: u32 = 4;
 /// Where ranks outnumber the cores, the core is offered after so long: for a peer that runs, time to answer.
 const CROWDED_SPIN: Nanos = 300;
-/// How much longer the core is offered there: to be woken costs more than the turns of a few others.
-const CROWDED_OFFERS: Nanos = 10;
+/// How much longer the core is offered there, with up to so many ranks on a core: to be woken costs more than
+/// the turns of a few others. More that wait in vain would keep the core from those that do not.
+const CROWDED_OFFERS: (Nanos, Nanos) = (10, 4);
 /// One wait of so many tries again what polling alone finds.
 const RETRY: u32 = 32;
 /// Offers after polling alone was in vain, to learn whether others want the core.
@@ -69,6 +70,8 @@ pub(crate) struct SpinBackoff {
     shortest_offer: AtomicU32,
     /// Ranks outnumber the cores.
     crowded: bool,
+    /// The ranks on a core.
+    per_core: Nanos,
     /// A longer interruption shows that somebody computes.
     interrupted: Nanos,
 }
@@ -78,13 +81,15 @@ impl SpinBackoff {
     pub(crate) fn new(ranks: usize, cores: usize) -> SpinBackoff {
         let crowded = ranks > cores;
         let (least, most) = if crowded { CROWDED_INTERRUPTED } else { (INTERRUPTED, INTERRUPTED) };
+        let per_core = ranks.div_ceil(cores.max(1)) as Nanos;
         SpinBackoff {
             park_until: AtomicU64::new(0),
             pause: AtomicU64::new(0),
             vain: AtomicU32::new(0),
             shortest_offer: AtomicU32::new(ALONE_BOUNDS.1 / ALONE),
             crowded,
-            interrupted: (INTERRUPTED * ranks.div_ceil(cores.max(1)) as Nanos).clamp(least, most),
+            per_core,
+            interrupted: (INTERRUPTED * per_core).clamp(least, most),
         }
     }
 
@@ -162,6 +167,12 @@ impl SpinBackoff {
         }
     }
 
+    /// How much of its own time a wait offers the core where ranks outnumber the cores.
+    fn crowded_offers(&self, spin: Nanos) -> Nanos {
+        let (offers, ranks) = CROWDED_OFFERS;
+        offers * spin * ranks / self.per_core.max(ranks)
+    }
+
     /// Whether ranks outnumber the cores.
     #[inline]
     pub(crate) fn is_crowded(&self) -> bool {
@@ -233,7 +244,7 @@ impl<'a> Spinner<'a> {
     pub(crate) fn new(policy: Waiting, spin: Duration, now: Nanos, backoff: &'a SpinBackoff) -> Spinner<'a> {
         let spin = spin.as_nanos() as Nanos;
         let (stage, alone, offers) = match (backoff.crowded, backoff.is_vain()) {
-            (true, _) => (Stage::Spinning, CROWDED_SPIN.min(spin), CROWDED_OFFERS * spin),
+            (true, _) => (Stage::Spinning, CROWDED_SPIN.min(spin), backoff.crowded_offers(spin)),
             (false, true) => (Stage::Offering, 0, spin),
             (false, false) => (Stage::Spinning, spin, (PROBES * OWN_TURN).min(spin)),
         };

@@ -21,8 +21,8 @@ const END: u32 = 1;
 const DATA: u32 = 2;
 /// Calls before a collective is measured: as many as in the job of the rivals.
 const WARM_UP: usize = 8;
-/// A collective is called again until this time is over, in nanoseconds: hundreds of them may take less than a
-/// thread's turn on a core.
+/// A collective is called again until this time is over, in nanoseconds: hundreds of them may take less than
+/// a thread's turn on a core.
 const ENOUGH: u64 = 20_000_000;
 /// Parts of a computation during which an all-reduce goes on, and the length of each.
 const PARTS: usize = 16;
@@ -109,8 +109,8 @@ impl Rank {
         self.read(words, |i| ranks * content(step, 0, to, i) + 4_099 * (ranks * (ranks - 1) / 2))
     }
 
-    /// Steps, and their nanoseconds; of all ranks together: CPU nanoseconds, the sum of the halo exchange, words
-    /// read.
+    /// Steps, and their nanoseconds; of all ranks together: CPU nanoseconds, the sum of the halo exchange,
+    /// words read.
     fn experiment(&self, word: &str) -> Result<[u64; 5]> {
         let mut parts = word.split(':');
         let (Some(name), Some(bytes), Some(count)) = (parts.next(), parts.next(), parts.next()) else {

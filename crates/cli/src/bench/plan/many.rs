@@ -35,7 +35,7 @@ fn experiment(work: Work) -> Experiment {
 }
 
 /// What jobs of each number of ranks do. Where ranks outnumber the cores, rivals that poll are thousands of
-/// times slower, so that everyone does less. Collectives are done more often than that if they take little time.
+/// times slower, so that everyone does less. Collectives that take little time are done more often.
 fn works(extent: Extent) -> Vec<(u64, Work)> {
     let counts: &[u64] = match extent {
         Extent::Full => &[2, 4, 8, 16, 64],

@@ -74,6 +74,18 @@ fn crowded_waiters_offer_the_core_at_once() {
     assert!(count(&wait(500), Turn::Spin) > 0);
 }
 
+/// N-31: the more ranks share a core, the less a wait offers it.
+#[test]
+fn many_ranks_offer_the_core_for_less_time() {
+    for (ranks, offers) in [(3, 400), (8, 400), (9, 320), (16, 200), (64, 50)] {
+        let crowd = SpinBackoff::new(ranks, 2);
+        let mut spinner = Spinner::new(Waiting::SpinThenPark, SPIN, 0, &crowd);
+        let turns = turns(&mut spinner, 0, |turn| if turn == Turn::Yield { 2_000 } else { 100 });
+        // The last of them ends the time.
+        assert_eq!(count(&turns, Turn::Yield), offers, "{ranks} ranks");
+    }
+}
+
 /// N-31: where ranks outnumber the cores, a short wait offers the core until a thread that computes takes
 /// it; then not for a while, longer each time, until offers are answered by ranks again.
 #[test]
