@@ -170,7 +170,7 @@ impl SpinBackoff {
     /// How much of its own time a wait offers the core where ranks outnumber the cores.
     fn crowded_offers(&self, spin: Nanos) -> Nanos {
         let (offers, ranks) = CROWDED_OFFERS;
-        offers * spin * ranks / self.per_core.max(ranks)
+        spin.saturating_mul(offers * ranks) / self.per_core.max(ranks)
     }
 
     /// Whether ranks outnumber the cores.
