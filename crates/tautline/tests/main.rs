@@ -3,6 +3,7 @@
 
 mod common;
 
+mod asleep;
 mod async_collective;
 mod async_endpoint;
 mod backpressure;
