@@ -233,7 +233,8 @@ impl Endpoint {
             }
             if taken == 0 {
                 core.check_wait()?;
-            } else if core.failures.end_waits() {
+            } else if core.failures.end_waits() || core.peer_loss.unreported().is_some() {
+                // What was taken was the last that could end the wait: looks again before it sleeps.
                 continue;
             }
             if !core.events.take_unseen() {

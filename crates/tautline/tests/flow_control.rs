@@ -10,7 +10,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use common::{config, extract_for, join, pattern, run, run_over};
-use tautline::{DeviceName, Endpoint, Error, Message, Short};
+use tautline::{DeviceName, Endpoint, Error, Event, Message, PeerState, Short};
 
 /// A gate that handlers wait at.
 #[derive(Clone, Default)]
@@ -377,5 +377,28 @@ fn serving_ends_when_all_peers_closed() {
             assert!(matches!(error, tautline::Error::PeerGone(0, tautline::Down::Closed)), "{error}");
             assert_eq!(ep.handled(), 1);
         }
+    });
+}
+
+/// N-8: also if the program has read of the peer's end before it takes that peer's last message.
+#[test]
+fn serving_ends_after_the_last_message() {
+    run(2, |job| {
+        let ep = join(Endpoint::builder().on_short("one", |_| {}), job);
+        if ep.rank() == 0 {
+            ep.send(1, "one", b"").unwrap();
+            return ep.close().unwrap();
+        }
+        while !matches!(ep.peer_state(0), Some(PeerState::Down(_))) {
+            ep.progress().unwrap();
+            std::thread::yield_now();
+        }
+        while !matches!(ep.poll_event(), Some(Event::PeerDown { .. })) {}
+        // From here on no event ends a wait.
+        assert!(ep.wait(Some(Duration::ZERO)).unwrap());
+        assert_eq!(ep.handled(), 0);
+        let error = ep.serve(2).unwrap_err();
+        assert!(matches!(error, tautline::Error::PeerGone(0, tautline::Down::Closed)), "{error}");
+        assert_eq!(ep.handled(), 1);
     });
 }

@@ -67,7 +67,11 @@ impl Endpoint {
 
     /// Whether slots wait to be taken.
     pub fn has_slots(&self) -> Result<bool, SendError> {
-        self.with(|lane| lane.has_slots())
+        self.with(|lane| {
+            // The bit of a ring that is not polled may be one of a lost peer: it stays for a while.
+            lane.local.poll.find_new();
+            lane.has_slots()
+        })
     }
 
     /// When [`Endpoint::progress`] must be called at the latest, if nothing arrives. For nodes on a virtual
