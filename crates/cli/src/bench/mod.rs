@@ -346,7 +346,7 @@ fn measure(args: &BenchArgs, extent: Extent, signals: &mut Signals) -> Result<Re
     }
     if extent == Extent::Full && args.only.is_everything() && args.rounds.is_none() {
         eprintln!(
-            "tautline: measuring everything takes half an hour at most; --quick takes one or two minutes"
+            "tautline: measuring everything takes some 25 minutes on two cores; --quick takes one or two"
         );
     }
     let bar = bar((plans.iter().map(|(_, cells)| cells.len()).sum::<usize>() * rounds) as u64);

@@ -66,7 +66,7 @@ pub(crate) struct SpinBackoff {
     pause: AtomicU64,
     /// Waits in a row in which polling alone was in vain.
     vain: AtomicU32,
-    /// The shortest offer of the core so far, in nanoseconds: nobody took it.
+    /// The shortest offer of the core so far, in nanoseconds, which nobody took; an estimate at first.
     shortest_offer: AtomicU32,
     /// Ranks outnumber the cores.
     crowded: bool,
