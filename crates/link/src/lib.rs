@@ -26,6 +26,7 @@ mod link;
 mod liveness;
 mod packets;
 mod path;
+mod protection;
 mod queue;
 mod reassembly;
 mod receiver;
@@ -45,6 +46,7 @@ pub use handshake::{ChannelIds, HandshakeFrame, HandshakeOutcome, Peering, Peeri
 pub use keys::{JobKey, RandomSequence};
 pub use limiter::HandshakeLimiter;
 pub use link::{FrameError, Link, PeerTerms, SlotRef, Transmit};
+pub use protection::Protection;
 pub use reassembly::Reassembly;
 pub use receiver::Arrival;
 pub use report::{Counters, Death, Event};

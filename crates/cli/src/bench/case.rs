@@ -32,6 +32,8 @@ pub enum System {
     Bare { flow: bool },
     /// The limits of shared memory.
     Shared { limit: Shared },
+    /// The tag or the cipher of our frames alone.
+    Protection { security: Mode },
     /// Loans.
     Lent,
     /// Messages that the receiver copies out of the sender's process.
@@ -307,6 +309,7 @@ impl System {
             System::Bare { flow: false } => "frames",
             System::Bare { flow: true } => "frames+flow",
             System::Shared { limit } => limit.name(),
+            System::Protection { .. } => "protection",
             System::Lent => "loans",
             System::SingleCopy => "single-copy",
             System::Xdp { native: false, .. } => "xdp-generic",
@@ -346,9 +349,11 @@ impl System {
             System::Lent | System::SingleCopy | System::Lossy { .. } => Policy::Spin.waiting().name(),
             System::Rival { other: Other::ZeroMq | Other::Tarpc, .. } => "blocking",
             System::Xdp { busy: true, .. } => "busy-poll",
-            System::Xdp { .. } | System::Bare { .. } | System::Shared { .. } | System::Rival { .. } => {
-                "polled"
-            }
+            System::Xdp { .. }
+            | System::Bare { .. }
+            | System::Shared { .. }
+            | System::Protection { .. }
+            | System::Rival { .. } => "polled",
             System::Memory { style, .. } => style.waiting().waiting().name(),
             System::Taut { waiting, .. } => waiting.waiting().name(),
         }
@@ -357,7 +362,9 @@ impl System {
     /// How frames are protected, if they are ours.
     pub fn security(self) -> Option<&'static str> {
         match self {
-            System::Taut { security, .. } => Some(security.security().name()),
+            System::Taut { security, .. } | System::Protection { security } => {
+                Some(security.security().name())
+            }
             System::Memory { .. } | System::Lossy { .. } => Some(Mode::Fabric.security().name()),
             _ => None,
         }
@@ -473,6 +480,7 @@ impl System {
             System::Rival { other, .. } => matches!(other, Other::ZeroMq | Other::Tarpc),
             System::Bare { .. }
             | System::Shared { .. }
+            | System::Protection { .. }
             | System::Lent
             | System::SingleCopy
             | System::Memory { .. }

@@ -24,6 +24,7 @@ mod only;
 mod pair;
 mod paper;
 mod plan;
+mod protection;
 mod rows;
 mod server;
 mod side;
@@ -376,7 +377,7 @@ fn measure(args: &BenchArgs, extent: Extent, signals: &mut Signals) -> Result<Re
         }
         commands.append(&mut bench.jobs.commands);
         let results = bench.results;
-        parts.push(Part { path, rows: rows::rows(&results, path), targets: targets::judge(&results) });
+        parts.push(Part { path, rows: rows::rows(&results, path), targets: targets::judge(&results, path) });
         if interrupted.is_some() {
             break;
         }

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use super::case::{Device, Experiment, Mode, Other, Plain, Policy, System, Touch, Work};
 use super::only::Only;
+use super::protection::FRAMES;
 pub use calls::{TARPC, WINDOWS};
 pub use cell::{Cell, Limit};
 pub use many::OURS;
@@ -22,6 +23,9 @@ pub use memory::{ENDPOINTS, WIRES, memory};
 pub use rivals::{KERNEL, SIZES, STREAMED, on_host};
 pub use shm::limit_of;
 pub use xdp::BARE;
+
+/// Sizes of messages that are measured beside other work.
+pub const BESIDE_WORK: [usize; 3] = [4 << 10, 64 << 10, 1 << 20];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Test {
@@ -31,6 +35,7 @@ pub enum Test {
     Paced,
     Cpu,
     Guarantees,
+    Protection,
     Idle,
     Calls,
     Endpoints,
@@ -45,13 +50,14 @@ pub enum Test {
 }
 
 /// Everything that takes two processes.
-const OF_TWO: [Test; 15] = [
+const OF_TWO: [Test; 16] = [
     Test::Latency,
     Test::Rate,
     Test::Bandwidth,
     Test::Paced,
     Test::Cpu,
     Test::Guarantees,
+    Test::Protection,
     Test::Idle,
     Test::Calls,
     Test::Endpoints,
@@ -82,6 +88,7 @@ impl Test {
             Test::Paced => "paced",
             Test::Cpu => "cpu",
             Test::Guarantees => "guarantees",
+            Test::Protection => "protection",
             Test::Idle => "idle",
             Test::Calls => "calls",
             Test::Endpoints => "endpoints",
@@ -194,6 +201,7 @@ pub fn cells(extent: Extent, network_only: bool, only: &Only, here: &Here) -> Ve
     plan.paced();
     plan.cpu();
     plan.guarantees();
+    plan.protection();
     plan.idle();
     plan.shm();
     plan.rivals(&here.rivals);
@@ -275,6 +283,24 @@ impl Plan {
             self.ping_pong(bytes, true, Load::Idle);
         }
         self.ping_pong(64, false, Load::Burner);
+        for bytes in BESIDE_WORK {
+            self.beside_work(bytes);
+        }
+    }
+
+    /// Long messages that wait for their core, beside what waits in the kernel for its own.
+    fn beside_work(&mut self, bytes: usize) {
+        let limit = Some(Limit::soft(BLOCKING_TCP));
+        for (system, limit) in [(BLOCKING_TCP, None), (taut(Mode::Fabric, Policy::SpinThenPark), limit)] {
+            let count = self.extent.count(75_000.0 + 3.0 * bytes as f64, 1.0);
+            self.add(
+                Test::Latency,
+                system,
+                Work::PingPong { bytes, count, warm: false },
+                Load::Burner,
+                limit,
+            );
+        }
     }
 
     fn ping_pong(&mut self, bytes: usize, warm: bool, load: Load) {
@@ -469,6 +495,16 @@ impl Plan {
             for system in layers.clone() {
                 self.add(Test::Guarantees, system, work, Load::Idle, below.map(Limit::soft));
                 below = Some(system);
+            }
+        }
+    }
+
+    fn protection(&mut self) {
+        for bytes in FRAMES {
+            let count = self.extent.count(bytes as f64 / 4.0, 0.3);
+            for security in [Mode::Fabric, Mode::Sealed] {
+                let work = Work::Copies { bytes, count };
+                self.add(Test::Protection, System::Protection { security }, work, Load::Idle, None);
             }
         }
     }

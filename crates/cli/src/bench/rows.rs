@@ -111,7 +111,7 @@ pub fn unit(cell: &Cell) -> &'static str {
         Test::Rate => "M/s",
         Test::Calls | Test::Clients | Test::Flood => "k/s",
         Test::Matching | Test::Polls => "ns",
-        Test::Bandwidth | Test::Guarantees | Test::Copies | Test::Loss => "GB/s",
+        Test::Bandwidth | Test::Guarantees | Test::Protection | Test::Copies | Test::Loss => "GB/s",
         Test::Cpu if cell.bytes <= 64 => "s/M",
         Test::Cpu => "s/GB",
         Test::Idle | Test::Many(Experiment::Asleep) => "%",
@@ -126,6 +126,7 @@ fn is_better_when_larger(test: Test) -> bool {
         Test::Rate
             | Test::Bandwidth
             | Test::Guarantees
+            | Test::Protection
             | Test::Calls
             | Test::Clients
             | Test::Copies
@@ -165,7 +166,7 @@ pub fn figure(cell: &Cell, [a, b]: &[Outcome; 2]) -> Figure {
         }
         Test::Polls => plain(elapsed / a.messages.max(1) as f64),
         Test::Rate => plain(a.messages as f64 * 1e3 / elapsed),
-        Test::Bandwidth | Test::Loss => plain(a.bytes as f64 / elapsed),
+        Test::Bandwidth | Test::Protection | Test::Loss => plain(a.bytes as f64 / elapsed),
         // A loan is handed over; its time is one way.
         Test::Copies if a.elapsed_ns == 0 => {
             plain(cell.bytes as f64 / (1e3 * a.median_us).max(f64::MIN_POSITIVE))
@@ -258,18 +259,25 @@ fn row(result: &Result, all: &[Result], path: Path) -> Row {
     }
 }
 
+impl Result {
+    /// The figure of a round.
+    pub fn in_round(&self, round: usize) -> Option<&Figure> {
+        self.figures.iter().find(|(of, _)| *of == round).map(|(_, figure)| figure)
+    }
+}
+
 /// The median, over rounds that have both, of the ratio of two figures of the same round.
 pub fn ratio(one: &Result, other: &Result, get: impl Fn(&Figure) -> Option<f64>) -> Option<f64> {
-    let ratios: Vec<f64> = one
-        .figures
-        .iter()
-        .filter_map(|(round, figure)| {
-            let (_, beside) = other.figures.iter().find(|(r, _)| r == round)?;
-            let (above, below) = (get(figure)?, get(beside)?);
-            (below > 0.0).then(|| above / below)
-        })
-        .collect();
-    (!ratios.is_empty()).then(|| median(&ratios))
+    median_of(one.figures.iter().filter_map(|(round, figure)| {
+        let (above, below) = (get(figure)?, get(other.in_round(*round)?)?);
+        (below > 0.0).then(|| above / below)
+    }))
+}
+
+/// The median, if there is any figure.
+pub fn median_of(figures: impl Iterator<Item = f64>) -> Option<f64> {
+    let figures: Vec<f64> = figures.collect();
+    (!figures.is_empty()).then(|| median(&figures))
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ use super::flood;
 use super::loans::Lender;
 use super::matching::matching;
 use super::memory::MemorySide;
+use super::protection::protect;
 use super::server::Server;
 use super::tagged::TaggedSide;
 use super::taut::{Options, Taut};
@@ -195,6 +196,7 @@ impl Worker {
             }
             System::Memory { device, style } => self.memory(case.work, device, style),
             System::Shared { limit } => self.shared(limit, &case.work),
+            System::Protection { security } => self.protection(security, case.work),
             _ => self.stream(case),
         }
     }
@@ -303,6 +305,17 @@ impl Worker {
             }
             _ => Err(io::ErrorKind::Unsupported.into()),
         }
+    }
+
+    /// Protects frames in memory, while the other side waits.
+    fn protection(&mut self, security: Mode, work: Work) -> io::Result<Outcome> {
+        let (side, mut setup) = (self.side, self.setup(System::Protection { security }));
+        let outcome = match (side, work) {
+            (Side::A, Work::Copies { bytes, count }) => moved(|| Ok(protect(security, bytes, count)))?,
+            (Side::B, Work::Copies { .. }) => Outcome::default(),
+            _ => return Err(io::ErrorKind::Unsupported.into()),
+        };
+        setup.barrier().map(|()| outcome)
     }
 
     fn shared(&mut self, limit: Shared, work: &Work) -> io::Result<Outcome> {

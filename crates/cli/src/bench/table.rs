@@ -139,6 +139,7 @@ fn heading(test: Test) -> &'static str {
         Test::Guarantees => {
             "guarantees: each layer's bandwidth (GB/s), and what it keeps of the layer before it"
         }
+        Test::Protection => "protection: tags and ciphers of frames, computed by one process (GB/s)",
         Test::Idle => "idle: CPU of a connected process with nothing to do (% of a core)",
         Test::Calls => {
             "calls: requests of 64 B that are answered, by the number in progress (thousand per second)"

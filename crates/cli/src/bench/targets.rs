@@ -1,6 +1,7 @@
 //! The project's goals for speed, and whether this run met them.
 
 mod calls;
+mod frames;
 mod many;
 mod memory;
 mod mpi;
@@ -10,6 +11,7 @@ mod tags;
 mod xdp;
 
 use super::case::{Mode, Plain, Policy, System, Touch};
+use super::pair::Path;
 use super::plan::{Load, Test, taut};
 use super::rows::{Figure, Result, ratio};
 
@@ -41,10 +43,13 @@ const GSO: System = System::Gso { blocking: false };
 const PACKED: System = System::Packed { blocking: false };
 
 /// Judges the results; goals whose figures are missing are left out.
-pub fn judge(results: &[Result]) -> Vec<Target> {
+pub fn judge(results: &[Result], path: Path) -> Vec<Target> {
     let mut judge = Judge { results, targets: Vec::new() };
     judge.latency();
-    judge.bandwidth();
+    frames::frames(&mut judge, path);
+    if path == Path::Loopback {
+        judge.bandwidth();
+    }
     judge.rate();
     judge.paced();
     judge.idle();

@@ -453,8 +453,8 @@ fn discover_with(
     Ok(())
 }
 
-/// Whether the processor computes the tags of long frames on vectors (L-33).
-fn has_vector_aes() -> bool {
+/// Returns whether the processor computes the tags of long frames on vectors (L-33).
+pub fn has_vector_aes() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("vaes") && is_x86_feature_detected!("avx512f");
     #[cfg(not(target_arch = "x86_64"))]

@@ -30,6 +30,7 @@ pub fn shorten(cells: &mut Vec<Cell>, extent: Extent, here: &Here, only: &Only) 
 /// Whether a cell is measured over each of several paths.
 fn is_brief(cell: &Cell) -> bool {
     let sizes: &[usize] = match cell.test {
+        Test::Protection => return true,
         Test::Latency => &[8, 64, 4 << 10, 64 << 10, 1 << 20],
         Test::Bandwidth => &[1 << 10, 4 << 10, 64 << 10, 1 << 20, FULL],
         Test::Rate | Test::Cpu | Test::Paced | Test::Calls => return cell.load == Load::Idle,
@@ -46,7 +47,7 @@ fn is_brief(cell: &Cell) -> bool {
 
 /// Whether a larger frame can make a difference.
 fn is_size_bound(cell: &Cell) -> bool {
-    cell.bytes > 1 << 10 && matches!(cell.test, Test::Latency | Test::Bandwidth)
+    cell.bytes > 1 << 10 && matches!(cell.test, Test::Latency | Test::Bandwidth | Test::Protection)
 }
 
 /// Whether a cell is part of a quick run: few sizes for most systems, more for ours and their limits.
