@@ -57,7 +57,8 @@ fn works(extent: Extent) -> Vec<(u64, Work)> {
         add(Experiment::Start, 0, 1);
         add(Experiment::First, 8, 1);
         add(Experiment::Beside, 8, pick(2_000, 200));
-        add(Experiment::Asleep, 0, pick(2_000, 200));
+        // Long enough that falling asleep, and waking up at the end, is not all there is.
+        add(Experiment::Asleep, 0, pick(2_000, if ranks == 64 { 1_000 } else { 200 }));
         add(Experiment::AllToAll, 1 << 10, pick(200, 10));
         if ranks <= 8 {
             add(Experiment::Halo, 1 << 10, pick(5_000, 200));
