@@ -28,6 +28,7 @@ mod protection;
 mod rows;
 mod server;
 mod side;
+mod stolen;
 mod summary;
 mod svg;
 mod table;
@@ -449,13 +450,14 @@ impl Bench {
         let one_core = cell.load == Load::OneCore;
         let case = Case { system: cell.system, work: cell.work, one_core };
         let outcomes = match cell.work {
-            Work::Many { ranks, .. } => self.job(round, &cell, ranks, signals),
-            _ => self.run(&case, signals),
+            // Not repeated: a job does all its experiments.
+            Work::Many { ranks, .. } => self.job(round, &cell, ranks, signals).map(|both| (both, 0.0)),
+            _ => stolen::undisturbed(self.pinned, || self.run(&case, signals)),
         };
         match outcomes {
-            Ok(outcomes) => match fair::fault(&cell, &outcomes) {
+            Ok((outcomes, stolen)) => match fair::fault(&cell, &outcomes) {
                 None => {
-                    let figure = self.figure(&cell, &outcomes);
+                    let figure = rows::Figure { stolen, ..self.figure(&cell, &outcomes) };
                     self.results[index].figures.push((round, figure));
                 }
                 Some(fault) => self.failed(index, format!("unfair: {fault}")),

@@ -23,6 +23,8 @@ pub struct Figure {
     pub system: Option<f64>,
     /// How often something was lost and sent again, as far as the system reports it.
     pub drops: u64,
+    /// The share of the cores' time that the host of a virtual machine took.
+    pub stolen: f64,
 }
 
 impl Figure {
@@ -85,6 +87,8 @@ pub struct Row {
     pub rounds: usize,
     /// How often something was lost and sent again in all rounds, as far as the system reports it.
     pub drops: u64,
+    /// The share of the cores' time that the host of a virtual machine took, the mean over rounds.
+    pub stolen: f64,
     pub error: Option<String>,
 }
 
@@ -255,6 +259,8 @@ fn row(result: &Result, all: &[Result], path: Path) -> Row {
         wrong_limit: hard && ratio.is_some_and(beaten),
         rounds: values.len(),
         drops: result.figures.iter().map(|(_, figure)| figure.drops).sum(),
+        stolen: result.figures.iter().map(|(_, figure)| figure.stolen).sum::<f64>()
+            / result.figures.len().max(1) as f64,
         error: result.errors.first().cloned(),
     }
 }

@@ -129,6 +129,9 @@ fn about(text: &mut String, report: &Report) {
     }
 }
 
+/// What the host of a virtual machine takes is shown from this share on.
+const STOLEN: f64 = 0.01;
+
 fn heading(test: Test) -> &'static str {
     match test {
         Test::Latency => "latency: one way, back to back (µs)",
@@ -248,6 +251,9 @@ fn section(text: &mut String, test: Test, rows: &[&Row]) {
         }
         if row.drops > 0 {
             let _ = write!(notes, "  ({} losses)", row.drops);
+        }
+        if row.stolen >= STOLEN {
+            let _ = write!(notes, "  (the host took {:.0} % of the time)", 100.0 * row.stolen);
         }
         if row.warm {
             notes.push_str("  (warm buffer)");
