@@ -176,10 +176,13 @@ impl SendQueue {
         due || self.promote_priority()
     }
 
-    /// Adds a slot and counts it as sent. The queue must be idle.
+    /// Adds a slot that is sent now as `packet`. The queue must be idle.
     #[inline]
-    pub(crate) fn push_sent(&mut self, token: Token, len: u32) -> Seq {
-        let seq = self.push(token, len);
+    pub(crate) fn push_in_flight(&mut self, token: Token, len: u32, packet: u64) -> Seq {
+        let seq = self.next;
+        let state = SlotState::InFlight;
+        self.slots.push_back(Slot { token, len, packet, state, resent: false, priority: false });
+        self.in_flight += charge(len);
         self.next = seq.next();
         seq
     }

@@ -141,8 +141,7 @@ mod tests {
     fn queue(n: u32) -> SendQueue {
         let mut queue = SendQueue::new(Seq(u32::MAX - 1), 100);
         for i in 0..n {
-            let seq = queue.push_sent(i, 1000);
-            queue.mark_in_flight(seq, u64::from(i) + 1);
+            queue.push_in_flight(i, 1000, u64::from(i) + 1);
         }
         queue
     }

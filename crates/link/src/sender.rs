@@ -126,6 +126,15 @@ impl Sender {
         self.queue.mark_in_flight(seq, packet)
     }
 
+    /// Adds a slot that is sent now as `packet`, and charges it to the window. The queue is idle.
+    #[inline]
+    pub(crate) fn send_pushed(&mut self, now: Nanos, (token, len): (Token, u32), packet: u64) -> Seq {
+        if !self.queue.has_in_flight() {
+            self.timer.restart(now);
+        }
+        self.queue.push_in_flight(token, len, packet)
+    }
+
     /// Assigns a packet number to a frame.
     #[inline]
     pub(crate) fn take_packet(&mut self, now: Nanos, counters: &mut Counters) -> u64 {

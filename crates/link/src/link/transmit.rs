@@ -88,9 +88,9 @@ impl Link {
         None
     }
 
-    /// Returns whether a slot of `len` bytes can be sent at once, with [`Link::send_now`]: it fits one frame,
-    /// no other slot is unsent, window and credit have room, no selective acknowledgement is needed, the link
-    /// is neither sealed nor idle, and the caller has neither events nor many freed tokens to poll.
+    /// Returns whether a slot of `len` bytes can be sent at once, with [`Link::send_whole`]: it fits one
+    /// frame, no other slot is unsent, window and credit have room, no selective acknowledgement is needed,
+    /// the link is neither sealed nor idle, and the caller has neither events nor many freed tokens to poll.
     #[inline]
     pub fn can_send_now(&self, len: usize) -> bool {
         self.state == State::Open
@@ -103,12 +103,20 @@ impl Link {
             && self.sender.queue.freed_len() < MAX_FREED
     }
 
-    /// Pushes a slot and returns its frame. Only if [`Link::can_send_now`].
+    /// Pushes a slot and writes the header of its frame, which is all that precedes the payload. Only if
+    /// [`Link::can_send_now`].
     #[inline]
-    pub fn send_now(&mut self, now: Nanos, token: Token, len: u32) -> Transmit {
-        let seq = self.sender.queue.push_sent(token, len);
+    pub fn send_whole(&mut self, now: Nanos, token: Token, frame: &mut [u8]) {
+        let packet = self.take_packet(now);
+        let slot = self.sender.send_pushed(now, (token, (frame.len() - HEADER_LEN) as u32), packet);
         self.reports.counters.slots_sent += 1;
-        self.slot_frame(now, seq)
+        let flags = self.slot_flags();
+        self.receiver.ack.reset();
+        self.request_due = false;
+        let header = self.header((Kind::Data, flags), packet, slot, now);
+        header.write(&mut frame[..HEADER_LEN]);
+        let tag = self.seal.tag(packet, frame);
+        put_tag(frame, tag);
     }
 
     #[cold]
@@ -151,12 +159,7 @@ impl Link {
     /// Returns the frame of a slot or fragment. `spare` is the room for a selective acknowledgement.
     #[inline]
     fn frame(&mut self, slot: SlotRef, packet: u64, spare: usize) -> Transmit {
-        let mut flags = flags::SLOT;
-        if !self.sender.has_room() || self.sender.timer.has_probes() {
-            // L-24: a sender that cannot send more needs an acknowledgement at once.
-            flags |= flags::ACK_REQUESTED;
-            self.sender.timer.use_probe();
-        }
+        let flags = self.slot_flags();
         let sack = if self.receiver.has_ahead() { self.receiver.sack_len() } else { 0 };
         let with_sack = sack > 0 && sack <= spare;
         if sack == 0 || with_sack {
@@ -174,6 +177,17 @@ impl Link {
             pace: 1,
             pad: 0,
         }
+    }
+
+    /// Returns the flags of a frame with a slot, which has been charged.
+    #[inline]
+    fn slot_flags(&mut self) -> u8 {
+        if self.sender.has_room() && !self.sender.timer.has_probes() {
+            return flags::SLOT;
+        }
+        // L-24: a sender that cannot send more needs an acknowledgement at once.
+        self.sender.timer.use_probe();
+        flags::SLOT | flags::ACK_REQUESTED
     }
 
     #[inline]
@@ -257,25 +271,33 @@ impl Link {
 
     #[inline]
     fn write_head(&mut self, transmit: &Transmit, now: Nanos, head: &mut [u8]) {
-        let (echo, residence_ns) = self.receiver.replay.echo(now);
         let sealed = if transmit.sealed { flags::SEALED } else { 0 };
-        let header = Header {
-            kind: transmit.kind,
-            flags: transmit.flags | sealed | self.raw.ours,
-            ext_len: transmit.ext_len as u16,
+        let slot = transmit.slot.as_ref().map_or(self.sender.queue.next(), |s| s.seq);
+        let mut header = self.header((transmit.kind, transmit.flags | sealed), transmit.packet, slot, now);
+        header.ext_len = transmit.ext_len as u16;
+        header.write(head);
+        if transmit.ext_len > 0 {
+            self.write_ext(transmit, &mut head[HEADER_LEN..]);
+        }
+    }
+
+    /// Returns the header of a frame without extensions, still without its tag.
+    #[inline(always)]
+    fn header(&mut self, (kind, flags): (Kind, u8), packet: u64, slot: Seq, now: Nanos) -> Header {
+        let (echo, residence_ns) = self.receiver.replay.echo(now);
+        Header {
+            kind,
+            flags: flags | self.raw.ours,
+            ext_len: 0,
             channel: self.peer.channel,
-            packet: transmit.packet,
-            slot: transmit.slot.as_ref().map_or(self.sender.queue.next(), |s| s.seq),
+            packet,
+            slot,
             ack: self.receiver.next(),
             credit: self.receiver.advertise(),
             echo,
             residence_ns,
             duplicates: self.receiver.duplicates(),
             tag: 0,
-        };
-        header.write(head);
-        if transmit.ext_len > 0 {
-            self.write_ext(transmit, &mut head[HEADER_LEN..]);
         }
     }
 

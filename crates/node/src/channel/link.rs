@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use tautline_device::{HEADROOM, RouteId, SlotId};
 use tautline_link::{Arrival, Link, Nanos, Peering, Reassembly, Transmit};
 use tautline_wire::Seq;
+use tautline_wire::frame::HEADER_LEN;
 
 use super::port::Port;
 use crate::limits::{MAX_REASSEMBLIES, TX_QUEUE};
@@ -68,7 +69,14 @@ impl LinkChannel {
 
     #[inline]
     pub(super) fn has_room(&self) -> bool {
-        self.link().is_some_and(|link| link.is_open() && link.unsent() < TX_QUEUE)
+        self.room() > 0
+    }
+
+    /// How many slots may be pushed before [`LinkChannel::has_room`] has to be asked again.
+    #[inline]
+    pub(super) fn room(&self) -> usize {
+        let open = self.link().filter(|link| link.is_open());
+        open.map_or(0, |link| TX_QUEUE.saturating_sub(link.unsent()))
     }
 
     #[inline]
@@ -112,9 +120,8 @@ impl LinkChannel {
         let link = self.peering.link_mut().expect("it is clear");
         let bytes = port.device.arena().slot_mut(slot);
         write(&mut bytes[HEADROOM..]);
-        let transmit = link.send_now(now, slot.0, len as u32);
-        let range = HEADROOM - transmit.head_len()..HEADROOM + len;
-        link.finish(&transmit, now, &mut bytes[range.clone()]);
+        let range = HEADROOM - HEADER_LEN..HEADROOM + len;
+        link.send_whole(now, slot.0, &mut bytes[range.clone()]);
         port.device.send(self.route, slot, range);
         port.flush();
     }
@@ -127,9 +134,8 @@ impl LinkChannel {
             link.push(slot.0, len as u32);
             return;
         }
-        let transmit = link.send_now(now, slot.0, len as u32);
-        let range = HEADROOM - transmit.head_len()..HEADROOM + len;
-        link.finish(&transmit, now, &mut port.device.arena().slot_mut(slot)[range.clone()]);
+        let range = HEADROOM - HEADER_LEN..HEADROOM + len;
+        link.send_whole(now, slot.0, &mut port.device.arena().slot_mut(slot)[range.clone()]);
         port.send_with_flush(self.route, slot, range);
     }
 

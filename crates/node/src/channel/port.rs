@@ -104,6 +104,16 @@ impl Port {
         available > TX_RESERVE && unacknowledged.is_none_or(|slots| slots < share)
     }
 
+    /// How many slots such a channel may take before [`Port::may_take`] has to be asked again.
+    #[inline]
+    pub(super) fn may_take_at_once(&self, unacknowledged: Option<usize>) -> usize {
+        let arena = self.device.arena_ref();
+        match arena.available().saturating_sub((arena.capacity() / 2).max(TX_RESERVE)) {
+            0 => self.may_take(unacknowledged).into(),
+            slots => slots,
+        }
+    }
+
     /// Whether a frame may leave at once: no batch is open, no timer is due, and at most one channel waits to
     /// be served.
     #[inline]

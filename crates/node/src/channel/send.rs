@@ -245,9 +245,13 @@ impl Channel {
             self.link.send_in_train(port, now, (full.slot, full.used));
         }
         let mut train = self.train_len(port, capacity);
-        let mut done = 0;
-        while len - done >= take && self.has_room(port) {
-            let Some(slot) = port.take_slot() else { break };
+        let (mut done, mut room) = (0, 0);
+        while len - done >= take {
+            if room == 0 {
+                room = self.link.room().min(port.may_take_at_once(self.unacknowledged()));
+            }
+            let Some(slot) = (room > 0).then(|| port.take_slot()).flatten() else { break };
+            room -= 1;
             // A program that panics while it fills leaves an empty frame, which the next message uses.
             let behind = self.link.pushed_to();
             let class = Class::Messages;

@@ -9,22 +9,25 @@ use std::collections::VecDeque;
 use tautline_device::{RxBatch, RxFrame};
 use tautline_wire::record;
 
+use super::train::Train;
 use crate::PeerId;
 use crate::limits::BATCH_BUFFERS;
 
 /// Bytes that a frame which has to wait takes without more memory.
 const HELD: usize = 256;
 
-/// Where a delivered slot lies.
+/// Where delivered slots lie.
 #[derive(Debug)]
 pub(crate) enum Place {
     /// In the batch: the part of a frame that is the slot.
     Batch(RxFrame),
+    /// Several in the batch.
+    Train(Train),
     /// In a buffer of its own.
     Held(Vec<u8>),
 }
 
-/// One delivered slot.
+/// One delivered slot, or several that go on with the same message.
 #[derive(Debug)]
 pub struct Item {
     from: PeerId,
@@ -36,6 +39,31 @@ impl Item {
     #[inline]
     pub fn from(&self) -> PeerId {
         self.from
+    }
+
+    /// How many slots it is. If several, each goes on with the message where the one before it ended, and
+    /// holds nothing else.
+    #[inline]
+    pub fn slots(&self) -> usize {
+        match &self.place {
+            Place::Train(train) => train.slots(),
+            Place::Batch(_) | Place::Held(_) => 1,
+        }
+    }
+
+    /// The bytes of its slots from `slot` on.
+    #[inline]
+    pub fn bytes_from(&self, slot: usize) -> usize {
+        match &self.place {
+            Place::Batch(frame) => frame.len as usize,
+            Place::Train(train) => train.bytes_from(slot),
+            Place::Held(bytes) => bytes.len(),
+        }
+    }
+
+    #[inline]
+    fn is_in_place(&self) -> bool {
+        matches!(self.place, Place::Batch(_) | Place::Train(_))
     }
 }
 
@@ -53,14 +81,32 @@ impl Delivery {
         &self.items
     }
 
-    /// A slot's bytes: records.
+    /// The bytes of an item's first slot: records.
     #[inline]
     pub fn bytes(&self, item: usize) -> &[u8] {
+        self.slot(item, 0)
+    }
+
+    /// The bytes of a slot of an item.
+    #[inline]
+    pub fn slot(&self, item: usize, slot: usize) -> &[u8] {
+        let batch = || self.batch.as_ref().expect("a delivery with frames in place has their batch");
         match &self.items[item].place {
             Place::Held(bytes) => bytes,
-            Place::Batch(frame) => {
-                self.batch.as_ref().expect("a delivery with frames in place has their batch").bytes(*frame)
+            Place::Batch(frame) => batch().bytes(*frame),
+            Place::Train(train) => batch().bytes(train.slot(batch(), slot)),
+        }
+    }
+
+    /// Passes the bytes of an item's slots from `first` on to `with`.
+    #[inline]
+    pub fn each_slot(&self, item: usize, first: usize, mut with: impl FnMut(&[u8])) {
+        match (&self.items[item].place, &self.batch) {
+            (Place::Train(train), Some(batch)) => {
+                train.frames(batch, first).for_each(|frame| with(batch.bytes(frame)));
             }
+            _ if first == 0 => with(self.slot(item, 0)),
+            _ => {}
         }
     }
 
@@ -127,10 +173,9 @@ impl Inbox {
 
     #[inline]
     pub(crate) fn push(&mut self, from: PeerId, place: Place) {
-        if matches!(place, Place::Batch(_)) {
-            self.in_place += 1;
-        }
-        self.ready.push_back(Item { from, place });
+        let item = Item { from, place };
+        self.in_place += usize::from(item.is_in_place());
+        self.ready.push_back(item);
     }
 
     /// Puts a copy of a slot in front of all others.
@@ -150,15 +195,24 @@ impl Inbox {
     #[cold]
     fn hold_all(&mut self) {
         let batch = self.batch.take();
-        for i in 0..self.ready.len() {
-            if let (Place::Batch(frame), Some(batch)) = (&self.ready[i].place, &batch) {
-                let copy = self.copy(batch.bytes(*frame));
-                self.ready[i].place = Place::Held(copy);
-                self.held += 1;
+        for _ in 0..self.ready.len() {
+            let Some(item) = self.ready.pop_front() else { break };
+            match (&item.place, &batch) {
+                (Place::Batch(frame), Some(batch)) => self.hold_slot(item.from, batch, *frame),
+                (Place::Train(train), Some(batch)) => {
+                    (0..train.slots()).for_each(|at| self.hold_slot(item.from, batch, train.slot(batch, at)));
+                }
+                _ => self.ready.push_back(item),
             }
         }
         self.in_place = 0;
         self.batch = batch;
+    }
+
+    fn hold_slot(&mut self, from: PeerId, batch: &RxBatch, slot: RxFrame) {
+        let place = Place::Held(self.copy(batch.bytes(slot)));
+        self.ready.push_back(Item { from, place });
+        self.held += 1;
     }
 
     /// An empty buffer.
@@ -185,16 +239,17 @@ impl Inbox {
     pub(crate) fn take(&mut self, limit: usize, lends: bool, delivery: &mut Delivery) {
         let mut bytes = 0_usize;
         while bytes < limit {
-            let Some(item) = self.ready.pop_front() else { break };
-            bytes += match &item.place {
-                Place::Batch(frame) => frame.len as usize,
-                Place::Held(held) => held.len(),
-            };
+            let Some(mut item) = self.ready.pop_front() else { break };
+            self.in_place -= usize::from(item.is_in_place());
+            if let Place::Train(train) = &mut item.place
+                && let Some(rest) = train.split(limit - bytes)
+            {
+                self.ready.push_front(Item { from: item.from, place: Place::Train(rest) });
+                self.in_place += 1;
+            }
+            bytes = bytes.saturating_add(item.bytes_from(0));
             if lends {
                 bytes = bytes.saturating_add(self.lent_by(&item));
-            }
-            if matches!(item.place, Place::Batch(_)) {
-                self.in_place -= 1;
             }
             delivery.items.push(item);
         }
@@ -206,13 +261,15 @@ impl Inbox {
     fn lent_by(&self, item: &Item) -> usize {
         let slot = match &item.place {
             Place::Batch(frame) => self.batch.as_ref().map_or(&[][..], |batch| batch.bytes(*frame)),
+            // Their records lend nothing.
+            Place::Train(_) => return 0,
             Place::Held(held) => held,
         };
         record::loaned_len(slot) as usize
     }
 
-    /// Takes a delivery back. Slots beyond the first `consumed` go back to the front of the inbox; `grant` is
-    /// called for the others, with how many there are from one peer in a row.
+    /// Takes a delivery back. Items beyond the first `consumed` go back to the front of the inbox; `grant` is
+    /// called for the others, with how many slots there are from one peer in a row.
     #[inline]
     pub(crate) fn give_back(
         &mut self,
@@ -222,24 +279,25 @@ impl Inbox {
     ) {
         while delivery.items.len() > consumed {
             let Item { from, place } = delivery.items.pop().expect("longer than consumed");
-            let place = match place {
-                Place::Held(bytes) => Place::Held(bytes),
-                Place::Batch(frame) => {
-                    let batch = delivery.batch.as_ref().expect("frames in place have their batch");
-                    Place::Held(self.copy(batch.bytes(frame)))
+            match (place, &delivery.batch) {
+                (Place::Batch(frame), Some(batch)) => self.push_front(from, batch.bytes(frame)),
+                (Place::Train(train), Some(batch)) => {
+                    let slots = (0..train.slots()).rev();
+                    slots.for_each(|at| self.push_front(from, batch.bytes(train.slot(batch, at))));
                 }
-            };
-            self.ready.push_front(Item { from, place });
+                (place, _) => self.ready.push_front(Item { from, place }),
+            }
         }
         let mut run: Option<(PeerId, u32)> = None;
-        for Item { from, place } in delivery.items.drain(..) {
-            if let Place::Held(bytes) = place {
+        for item in delivery.items.drain(..) {
+            let (from, more) = (item.from, item.slots() as u32);
+            if let Place::Held(bytes) = item.place {
                 self.recycle(bytes);
             }
             match &mut run {
-                Some((peer, slots)) if *peer == from => *slots += 1,
+                Some((peer, slots)) if *peer == from => *slots += more,
                 _ => {
-                    if let Some((peer, slots)) = run.replace((from, 1)) {
+                    if let Some((peer, slots)) = run.replace((from, more)) {
                         grant(peer, slots);
                     }
                 }
@@ -262,6 +320,7 @@ fn fresh_batch() -> Box<RxBatch> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::train::Coupling;
     use super::*;
 
     const PEER: PeerId = PeerId::new(3, 1);
@@ -312,5 +371,69 @@ mod tests {
         assert_eq!(taken(&delivery), [&[7; 5000][..]]);
         inbox.give_back(&mut delivery, 1, |_, _| {});
         assert!(!inbox.is_empty());
+    }
+
+    /// Receives a message in four slots as a train.
+    fn receive_train(inbox: &mut Inbox) -> Vec<Vec<u8>> {
+        let part = |at: usize| {
+            let mut slot = vec![at as u8; record::LONG_LEN + if at < 3 { 30 } else { 5 }];
+            let len = slot.len() - record::LONG_LEN;
+            record::write::more(&mut slot, 9, at as u64 * 30, len);
+            slot
+        };
+        let slots: Vec<_> = (0..4).map(part).collect();
+        inbox.hold();
+        let mut batch = inbox.take_batch();
+        batch.clear();
+        let mut coupling = Coupling::start(0, 0, &slots[0]).unwrap();
+        for (at, slot) in slots.iter().enumerate() {
+            batch.append(slot.len(), |room| room.copy_from_slice(slot)).unwrap();
+            assert!(at == 0 || coupling.append(at, 0, slot));
+        }
+        inbox.push(PEER, Place::Train(coupling.train()));
+        inbox.return_batch(batch);
+        slots
+    }
+
+    /// L-38: a train is one item, and its slots count as they would alone: towards a limit, as room that is
+    /// granted again, and when they have to wait.
+    #[test]
+    fn a_train_counts_as_its_slots() {
+        let mut inbox = Inbox::new(8);
+        let slots = receive_train(&mut inbox);
+        let all_of = |delivery: &Delivery| -> Vec<Vec<u8>> {
+            let mut all = Vec::new();
+            for item in 0..delivery.items().len() {
+                delivery.each_slot(item, 0, |slot| all.push(slot.to_vec()));
+                assert_eq!(delivery.slot(item, 0), delivery.bytes(item));
+            }
+            all
+        };
+        // Two slots, with which the batch goes; the rest has to be copied.
+        let mut delivery = Delivery::default();
+        inbox.take(slots[0].len() + 1, false, &mut delivery);
+        assert_eq!(delivery.items().iter().map(Item::slots).collect::<Vec<_>>(), [2]);
+        assert_eq!((all_of(&delivery), inbox.held), (slots[..2].to_vec(), 2));
+        let mut granted = 0;
+        inbox.give_back(&mut delivery, 1, |_, slots| granted += slots);
+        inbox.take(usize::MAX, false, &mut delivery);
+        assert_eq!((all_of(&delivery), granted), (slots[2..].to_vec(), 2));
+        inbox.give_back(&mut delivery, 2, |_, slots| granted += slots);
+        assert!(inbox.is_empty() && granted == 4);
+        // Given back unread, or overtaken by another batch.
+        for overtaken in [false, true] {
+            let slots = receive_train(&mut inbox);
+            if overtaken {
+                inbox.hold();
+            } else {
+                inbox.take(usize::MAX, false, &mut delivery);
+                assert_eq!(delivery.items().iter().map(Item::slots).collect::<Vec<_>>(), [4]);
+                inbox.give_back(&mut delivery, 0, |_, _| unreachable!("nothing was consumed"));
+            }
+            assert!(!inbox.has_in_place());
+            inbox.take(usize::MAX, false, &mut delivery);
+            assert_eq!((all_of(&delivery), delivery.items().len()), (slots, 4));
+            inbox.give_back(&mut delivery, 4, |_, _| {});
+        }
     }
 }

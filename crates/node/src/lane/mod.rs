@@ -18,6 +18,7 @@ mod teardown;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod train;
 
 pub use frames::{FastPoll, FrameBatch};
 pub use inbox::{Delivery, Item};

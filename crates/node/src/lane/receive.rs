@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use tautline_device::shm::{LINE_WORDS, PeekedLine, PoppedLine};
 use tautline_device::{RxBatch, RxFrame};
-use tautline_link::{Arrival, Death, Nanos};
+use tautline_link::{Arrival, Death, Link, Nanos};
 use tautline_mem::ApertureMemory;
 use tautline_wire::frame::{Kind, channel_of};
 use tautline_wire::record::{Class, Record, Records, is_control, is_served};
@@ -12,6 +12,7 @@ use tautline_wire::record::{Class, Record, Records, is_control, is_served};
 use super::Lane;
 use super::frames::FrameBatch;
 use super::inbox::{Delivery, Place};
+use super::train::{Coupling, Train};
 use crate::channel::Ahead;
 use crate::tags::{Failure, Pattern, Room, Status};
 use crate::{Down, PeerId, PeerState, Rank};
@@ -130,13 +131,13 @@ impl Lane {
     /// to one that does not. Returns their number.
     fn handle_train(&mut self, now: Nanos, batch: &mut RxBatch, first: usize, rank: Rank) -> usize {
         let mut at = first;
-        while let Some(&frame) = batch.frames().get(at) {
-            let Some(link) = self.peers.member_mut(rank).channel.link.peering.link_mut() else { break };
-            let Some(handled) = link.handle_next(now, batch.bytes_mut(frame)) else { break };
-            if let Ok(payload) = handled {
-                self.deliver(rank, batch, Place::Batch(slot_in(frame, &payload)));
+        while let Some(link) = self.peers.member_mut(rank).channel.link.peering.link_mut() {
+            let (train, other) = couple(link, now, batch, &mut at);
+            if let Some(train) = train {
+                self.inbox.push(self.peers.member(rank).id(), Place::Train(train));
             }
-            at += 1;
+            let Some(slot) = other else { break };
+            self.deliver(rank, batch, Place::Batch(slot));
         }
         at - first
     }
@@ -147,6 +148,7 @@ impl Lane {
     pub(crate) fn deliver(&mut self, rank: Rank, batch: &RxBatch, place: Place) {
         let bytes = match &place {
             Place::Batch(frame) => batch.bytes(*frame),
+            Place::Train(train) => batch.bytes(train.slot(batch, 0)),
             Place::Held(bytes) => bytes,
         };
         match bytes.first() {
@@ -495,6 +497,38 @@ impl Lane {
         let peer = self.peers.member_mut(from.rank);
         peer.incarnation == from.incarnation && peer.channel.add_pending()
     }
+}
+
+/// Handles the frames from `at` on, as far as they continue what came before, and couples their slots up to
+/// one that is no part of the train. Returns the train, if there is one, and that slot.
+#[inline]
+fn couple(
+    link: &mut Link,
+    now: Nanos,
+    batch: &mut RxBatch,
+    at: &mut usize,
+) -> (Option<Train>, Option<RxFrame>) {
+    let mut coupling: Option<Coupling> = None;
+    let mut other = None;
+    while let Some(&frame) = batch.frames().get(*at) {
+        let bytes = batch.bytes_mut(frame);
+        let Some(handled) = link.handle_next(now, bytes) else { break };
+        *at += 1;
+        let Ok(payload) = handled else { continue };
+        let (place, slot) = (*at - 1, &bytes[payload.clone()]);
+        let coupled = match &mut coupling {
+            Some(coupling) => coupling.append(place, payload.start, slot),
+            none => {
+                *none = Coupling::start(place, payload.start, slot);
+                none.is_some()
+            }
+        };
+        if !coupled {
+            other = Some(slot_in(frame, &payload));
+            break;
+        }
+    }
+    (coupling.map(|coupling| coupling.train()), other)
 }
 
 /// The part of a received frame that is its slot.

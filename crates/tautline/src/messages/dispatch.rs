@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use tautline_node::wire::{LoanLocation, Record, Records, as_more};
+use tautline_node::wire::{LONG_LEN, LoanLocation, Record, Records, as_more};
 use tautline_node::{Delivery, MessageId, PeerId};
 
 use super::borrowed::LoanGuard;
@@ -34,6 +34,7 @@ struct Due {
 #[derive(Clone, Copy)]
 struct Data {
     item: usize,
+    slot: usize,
     start: usize,
     end: usize,
 }
@@ -67,12 +68,12 @@ impl<'a> Dispatcher<'a> {
         Dispatcher { runner, delivery: Some(delivery), due: None }
     }
 
-    /// Runs the handlers of all records. Returns the number of slots that were consumed, and their bytes.
+    /// Runs the handlers of all records. Returns the number of items that were consumed, and their bytes.
     pub(super) fn run(&mut self) -> (usize, usize) {
         let count = self.delivery().items().len();
         let mut bytes = 0;
         for item in 0..count {
-            bytes = self.run_slot(item).saturating_add(bytes);
+            bytes = self.run_item(item).saturating_add(bytes);
         }
         self.flush();
         (count, bytes)
@@ -90,46 +91,55 @@ impl<'a> Dispatcher<'a> {
 
     #[inline]
     fn bytes(&self, data: Data) -> &[u8] {
-        &self.delivery().bytes(data.item)[data.start..data.end]
+        &self.delivery().slot(data.item, data.slot)[data.start..data.end]
     }
 
-    /// Handles a slot, and returns its bytes and what it lends.
+    /// Handles the slots of an item, and returns their bytes and what they lend.
     #[inline]
-    fn run_slot(&mut self, item: usize) -> usize {
-        match self.continue_message(item) {
-            Some(len) => len,
-            None => self.run_records(item),
+    fn run_item(&mut self, item: usize) -> usize {
+        let (mut slot, mut bytes) = (0, 0_usize);
+        loop {
+            if let Some(rest) = self.continue_message(item, slot) {
+                return bytes.saturating_add(rest);
+            }
+            bytes = self.run_records((item, slot)).saturating_add(bytes);
+            slot += 1;
+            if slot == self.delivery().items()[item].slots() {
+                return bytes;
+            }
         }
     }
 
-    /// Handles a slot that does nothing but continue the message of the slot before it, as most slots of a
-    /// long message do. Returns its bytes.
+    /// Handles the slots of an item from `slot` on, if they do nothing but continue the message of the slot
+    /// before them, as most slots of a long message do. Returns their bytes.
     #[inline]
-    fn continue_message(&mut self, item: usize) -> Option<usize> {
+    fn continue_message(&mut self, item: usize, slot: usize) -> Option<usize> {
         let due = self.due.as_mut().filter(|due| due.message.is_some())?;
         let delivery = self.delivery.as_ref().expect("no handler has it between records");
-        let slot = delivery.bytes(item);
-        let (message, offset, data) = as_more(slot)?;
-        let message = delivery.items()[item].from().message(message);
+        let (message, offset, data) = as_more(delivery.slot(item, slot))?;
+        let train = &delivery.items()[item];
+        let (slots, len) = (train.slots() - slot, train.bytes_from(slot));
+        let message = train.from().message(message);
+        let total = len - slots * LONG_LEN;
         let mut bytes = due.bytes.borrow_mut();
-        if due.message != Some(message) || !bytes.continues(offset, data.len()) {
+        if due.message != Some(message) || !bytes.continues(offset, total) {
             return None;
         }
-        bytes.arrive(item, slot.len() - data.len(), data.len());
+        bytes.arrive_train((item, slot), slots, data.len(), total);
         if bytes.is_complete() {
             due.message = None;
             self.runner.inbox.open.borrow_mut().remove(message);
         }
-        Some(slot.len())
+        Some(len)
     }
 
-    fn run_records(&mut self, item: usize) -> usize {
+    fn run_records(&mut self, (item, slot): (usize, usize)) -> usize {
         let runner = self.runner;
-        let (from, len) = (self.delivery().items()[item].from(), self.delivery().bytes(item).len());
+        let (from, len) = (self.delivery().items()[item].from(), self.delivery().slot(item, slot).len());
         let (mut at, mut lent) = (0, 0_usize);
         while at < len {
-            let (step, start, end) = read_step(self.delivery().bytes(item), at);
-            let data = Data { item, start, end };
+            let (step, start, end) = read_step(self.delivery().slot(item, slot), at);
+            let data = Data { item, slot, start, end };
             at = end;
             match step {
                 Step::Short { handler } => self.short(from, handler, data),
@@ -193,7 +203,7 @@ impl<'a> Dispatcher<'a> {
                 let message = NewMessage { from: from.rank, id: None, total: data.len() as u64 };
                 let task = runner.claim(handler, stream, message);
                 let bytes = stream.with(|slots| slots.bytes(task.slot).clone());
-                bytes.borrow_mut().arrive(data.item, data.start, data.len());
+                bytes.borrow_mut().arrive((data.item, data.slot), data.start, data.len());
                 self.due = Some(Due { task, bytes, message: None });
                 runner.start(stream, task);
                 self.flush();
@@ -229,7 +239,7 @@ impl<'a> Dispatcher<'a> {
                 let message = NewMessage { from: id.peer.rank, id: Some(id), total };
                 let task = runner.claim(handler, stream, message);
                 let bytes = stream.with(|slots| slots.bytes(task.slot).clone());
-                bytes.borrow_mut().arrive(data.item, data.start, data.len());
+                bytes.borrow_mut().arrive((data.item, data.slot), data.start, data.len());
                 if !whole {
                     runner.keep_open(id, OpenMessage::Task(task));
                 }
@@ -266,7 +276,7 @@ impl<'a> Dispatcher<'a> {
         let bytes = stream.with(|slots| slots.bytes(task.slot).clone());
         let good = bytes.borrow().continues(part.offset, data.len());
         if good {
-            bytes.borrow_mut().arrive(data.item, data.start, data.len());
+            bytes.borrow_mut().arrive((data.item, data.slot), data.start, data.len());
         }
         self.part_arrived(part, task, good, bytes);
     }

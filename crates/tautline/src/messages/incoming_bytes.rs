@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::task::Poll;
 
+use tautline_node::wire::LONG_LEN;
 use tautline_node::{Delivery, MessageId};
 
 use super::borrowed::LoanGuard;
@@ -112,16 +113,49 @@ struct Delivered {
     ranges: VecDeque<DeliveredRange>,
 }
 
+/// Bytes of a record, or of the records of a train.
 #[derive(Clone, Copy, Debug)]
 struct DeliveredRange {
     item: u32,
+    /// The slot of the item that the bytes begin in, and how many slots they lie in.
+    slot: u32,
+    slots: u32,
+    /// Where in the first slot they begin, and how many of its bytes they are.
     start: u32,
     len: u32,
+    /// The bytes in all slots.
+    total: u32,
 }
 
 impl DeliveredRange {
+    /// The bytes in the first slot.
+    #[inline]
     fn bytes(self, delivery: &Delivery) -> &[u8] {
-        &delivery.bytes(self.item as usize)[self.start as usize..][..self.len as usize]
+        &delivery.slot(self.item as usize, self.slot as usize)[self.start as usize..][..self.len as usize]
+    }
+
+    /// Passes all its bytes on, slot by slot.
+    #[inline]
+    fn each_part(self, delivery: &Delivery, mut part: impl FnMut(&[u8])) {
+        part(self.bytes(delivery));
+        if self.slots > 1 {
+            delivery.each_slot(self.item as usize, self.slot as usize + 1, |slot| part(&slot[LONG_LEN..]));
+        }
+    }
+
+    /// Takes bytes of the first slot. False if none are left in any slot.
+    #[inline]
+    fn advance(&mut self, delivery: &Delivery, taken: usize) -> bool {
+        self.start += taken as u32;
+        self.len -= taken as u32;
+        self.total -= taken as u32;
+        if self.len > 0 || self.slots == 1 {
+            return self.len > 0;
+        }
+        (self.slot, self.slots) = (self.slot + 1, self.slots - 1);
+        let slot = delivery.slot(self.item as usize, self.slot as usize);
+        (self.start, self.len) = (LONG_LEN as u32, (slot.len() - LONG_LEN) as u32);
+        true
     }
 }
 
@@ -227,12 +261,31 @@ impl IncomingBytes {
 
     /// Bytes are there, in a delivery that will be lent.
     #[inline]
-    pub(super) fn arrive(&mut self, item: usize, start: usize, len: usize) {
+    pub(super) fn arrive(&mut self, (item, slot): (usize, usize), start: usize, len: usize) {
         self.arrived += len as u64;
         // What follows bytes that were lost is of no use.
         if len > 0 && self.end.is_none() {
-            let range = DeliveredRange { item: item as u32, start: start as u32, len: len as u32 };
+            let (item, slot, start, len) = (item as u32, slot as u32, start as u32, len as u32);
+            let range = DeliveredRange { item, slot, slots: 1, start, len, total: len };
             self.delivered.ranges.push_back(range);
+        }
+    }
+
+    /// Bytes are there, in so many slots of an item, each behind the head of its record; `first` of them are
+    /// in the first slot.
+    #[inline]
+    pub(super) fn arrive_train(
+        &mut self,
+        (item, slot): (usize, usize),
+        slots: usize,
+        first: usize,
+        total: usize,
+    ) {
+        self.arrived += total as u64;
+        if total > 0 && self.end.is_none() {
+            let (item, slot, slots, start) = (item as u32, slot as u32, slots as u32, LONG_LEN as u32);
+            let (len, total) = (first as u32, total as u32);
+            self.delivered.ranges.push_back(DeliveredRange { item, slot, slots, start, len, total });
         }
     }
 
@@ -252,10 +305,11 @@ impl IncomingBytes {
     }
 
     fn copy_delivered(&mut self, delivery: &Delivery, budgets: &Budgets) {
-        let more = self.delivered.ranges.iter().map(|range| range.len as usize).sum();
+        let more = self.delivered.ranges.iter().map(|range| range.total as usize).sum();
         if self.hold(more, budgets) {
+            let buffer = &mut self.buffer.bytes;
             for range in self.delivered.ranges.drain(..) {
-                self.buffer.bytes.extend_from_slice(range.bytes(delivery));
+                range.each_part(delivery, |part| buffer.extend_from_slice(part));
             }
         }
     }
@@ -315,7 +369,7 @@ impl IncomingBytes {
     /// Bytes that can be taken now.
     pub(super) fn available(&self) -> usize {
         let borrowed: usize = self.borrowed.iter().map(BorrowedPart::left).sum();
-        let delivered: usize = self.delivered.ranges.iter().map(|range| range.len as usize).sum();
+        let delivered: usize = self.delivered.ranges.iter().map(|range| range.total as usize).sum();
         self.buffer.len() + borrowed + delivered
     }
 
@@ -435,13 +489,16 @@ impl IncomingBytes {
         while done < max && self.borrowed.is_empty() {
             let Delivered { delivery: Some(delivery), ranges } = &mut self.delivered else { break };
             let Some(range) = ranges.front_mut() else { break };
+            if range.total as usize <= max - done {
+                done += range.total as usize;
+                range.each_part(delivery, &mut part);
+                ranges.pop_front();
+                continue;
+            }
             let take = (range.len as usize).min(max - done);
             part(&range.bytes(delivery)[..take]);
-            if take == range.len as usize {
+            if !range.advance(delivery, take) {
                 ranges.pop_front();
-            } else {
-                range.start += take as u32;
-                range.len -= take as u32;
             }
             done += take;
         }
