@@ -52,9 +52,12 @@ impl Train {
 
     /// Divides it behind the slots with the first `limit` bytes, at least one. The rest, if there is any.
     pub(crate) fn split(&mut self, limit: usize) -> Option<Train> {
-        let slots = limit.div_ceil(self.len as usize).max(1) as u32;
-        let rest = self.slots.checked_sub(slots).filter(|rest| *rest > 0)?;
-        let rest = Train { first: self.first + slots, slots: rest, ..*self };
+        // Whoever sets no limit gives the largest number: it is compared before it is made a small one.
+        let slots = limit.div_ceil(self.len as usize).clamp(1, self.slots()) as u32;
+        if slots == self.slots {
+            return None;
+        }
+        let rest = Train { first: self.first + slots, slots: self.slots - slots, ..*self };
         (self.slots, self.last_len) = (slots, self.len);
         Some(rest)
     }
@@ -177,8 +180,11 @@ mod tests {
 
     #[test]
     fn a_train_is_divided_at_a_limit() {
-        for (limit, slots, rest) in [(0, 1, 3), (1, 1, 3), (100, 1, 3), (101, 2, 2), (300, 3, 1), (301, 4, 0)]
-        {
+        let limits =
+            [(0, 1, 3), (1, 1, 3), (100, 1, 3), (101, 2, 2), (300, 3, 1), (301, 4, 0), (usize::MAX, 4, 0)];
+        // As numbers of 32 bits these would be no slots, and one.
+        let large = [(100 << 32, 4, 0), (100 + (100 << 32), 4, 0)];
+        for (limit, slots, rest) in limits.into_iter().chain(large) {
             let whole = train(4, 60).train();
             let mut front = whole;
             let back = front.split(limit);
