@@ -6,10 +6,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::{ahead, features, icount, programs, run, setup, skips, soak, tidy};
 
+/// The descriptors that the tests take at least, and those that they are allowed if possible.
+const FEWEST_DESCRIPTORS: u64 = 2_048;
+const DESCRIPTORS: u64 = 65_536;
 const FORMAT: &str = "cargo fmt --all -- --check";
 const CLIPPY: &str = "cargo clippy --workspace --all-targets -- -D warnings";
 /// Names no targets: only then does cargo build the examples, which the tests start as programs.
@@ -78,7 +82,26 @@ const STAGES: &[Stage] = &[
 ];
 
 pub fn run(extent: Extent) -> Result<()> {
+    allow_descriptors()?;
     run_stages(STAGES, extent).map(|summary| println!("{summary}"))
+}
+
+/// Lets the programs that are run have many descriptors: a test in which 17 threads are the ranks of a job
+/// takes some 900, and several run at the same time. The usual limit of 1,024 is there for programs that call
+/// `select`.
+fn allow_descriptors() -> Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.unwrap_or(u64::MAX);
+    ensure!(
+        most >= FEWEST_DESCRIPTORS,
+        "the tests take up to {FEWEST_DESCRIPTORS} descriptors, and {most} are allowed (RLIMIT_NOFILE); as root: ulimit -Hn {DESCRIPTORS}"
+    );
+    if limit.current.is_some_and(|now| now < most.min(DESCRIPTORS)) {
+        let current = Some(most.min(DESCRIPTORS));
+        setrlimit(Resource::Nofile, Rlimit { current, maximum: limit.maximum })
+            .context("could not allow more descriptors")?;
+    }
+    Ok(())
 }
 
 /// Returns a summary, or the error of the stage that failed. Both say what passed and what was skipped.
