@@ -87,8 +87,7 @@ pub fn run(extent: Extent) -> Result<()> {
 }
 
 /// Lets the programs that are run have many descriptors: a test in which 17 threads are the ranks of a job
-/// takes some 900, and several run at the same time. The usual limit of 1,024 is there for programs that call
-/// `select`.
+/// takes more than the usual limit of 1,024, which is there for programs that call `select`.
 fn allow_descriptors() -> Result<()> {
     let limit = getrlimit(Resource::Nofile);
     let most = limit.maximum.unwrap_or(u64::MAX);
