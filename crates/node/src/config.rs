@@ -19,8 +19,9 @@ pub use xdp::XdpOptions;
 pub enum Waiting {
     /// Polls while no other thread wants the core; parks for a while when one does.
     Spin,
-    /// Polls for [`Config::spin`], then offers the core to other threads between polls, then sleeps in the
-    /// kernel. Where ranks outnumber the cores, it offers the core at once.
+    /// Polls for [`Config::spin`], then, if other ranks of the job are on this host, offers the core to other
+    /// threads between polls, then sleeps in the kernel. Where ranks outnumber the cores, it offers the core
+    /// at once.
     #[default]
     SpinThenPark,
     /// Sleeps at once.

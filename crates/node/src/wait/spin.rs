@@ -15,9 +15,9 @@ const INTERRUPTED: Nanos = 200_000;
 const CROWDED_INTERRUPTED: (Nanos, Nanos) = (1_000_000, 3_000_000);
 /// How long waiters keep to parking after that. A thread that computes takes its next turn within several
 /// milliseconds of polling.
-const PAUSES: Pauses = Pauses { least: 1_000_000, most: 1_000_000_000, apart: 20_000_000 };
+const PAUSES: Pauses = Pauses { least: 1_000_000, most: 1_000_000_000, apart: 20_000_000, share: 4 };
 /// The same where ranks outnumber the cores: most waits are for ranks that want this core, too.
-const CROWDED_PAUSES: Pauses = Pauses { least: 1_000_000, most: 64_000_000, apart: 1_000_000_000 };
+const CROWDED_PAUSES: Pauses = Pauses { least: 1_000_000, most: 64_000_000, apart: 1_000_000_000, share: 0 };
 /// Nobody took the core if it came back in less than this many times the shortest offer, within these bounds.
 /// Two switches and what runs between them take some six times as long as an offer that nobody takes.
 const ALONE: u32 = 3;
@@ -46,6 +46,9 @@ struct Pauses {
     most: Nanos,
     /// A pause this long after the last one is the first again.
     apart: Nanos,
+    /// A pause is at least so many times as long as the core was away, so that what a thread that computes
+    /// takes by the next interruption is a small part of the time.
+    share: Nanos,
 }
 
 /// What to do in the next turn of a waiting loop.
@@ -70,6 +73,8 @@ pub(crate) struct SpinBackoff {
     shortest_offer: AtomicU32,
     /// Ranks outnumber the cores.
     crowded: bool,
+    /// Other ranks of the job are on this host, and may need this core.
+    offers: bool,
     /// The ranks on a core.
     per_core: Nanos,
     /// A longer interruption shows that somebody computes.
@@ -88,6 +93,7 @@ impl SpinBackoff {
             vain: AtomicU32::new(0),
             shortest_offer: AtomicU32::new(ALONE_BOUNDS.1 / ALONE),
             crowded,
+            offers: ranks > 1,
             per_core,
             interrupted: (INTERRUPTED * per_core).clamp(least, most),
         }
@@ -122,7 +128,7 @@ impl SpinBackoff {
             let back = now();
             let (found, away) = (done(), back.saturating_sub(last));
             if away > self.interrupted {
-                self.back_off(back, self.pauses());
+                self.back_off(back, away, self.pauses());
                 return found;
             }
             shared |= self.was_taken(away);
@@ -184,12 +190,13 @@ impl SpinBackoff {
         now < self.park_until.load(Ordering::Relaxed)
     }
 
-    /// The core was taken away: waits park for a while, for longer if that happened lately.
+    /// The core was `away`: waits park for a while, for longer if that happened lately.
     #[cold]
-    fn back_off(&self, now: Nanos, pauses: &Pauses) {
+    fn back_off(&self, now: Nanos, away: Nanos, pauses: &Pauses) {
         let before = self.pause.load(Ordering::Relaxed);
         let lately = now < self.park_until.load(Ordering::Relaxed) + pauses.apart;
-        let pause = if lately { (2 * before).clamp(pauses.least, pauses.most) } else { pauses.least };
+        let doubled = if lately { 2 * before } else { 0 };
+        let pause = doubled.max(away.saturating_mul(pauses.share)).clamp(pauses.least, pauses.most);
         self.pause.store(pause, Ordering::Relaxed);
         self.park_until.store(now + pause, Ordering::Relaxed);
     }
@@ -202,10 +209,10 @@ impl SpinBackoff {
         }
     }
 
-    /// Whether polling alone has been in vain lately.
+    /// Whether polling alone has been in vain lately, and offers of the core may help.
     fn is_vain(&self) -> bool {
         let vain = self.vain.load(Ordering::Relaxed);
-        vain >= VAIN && !vain.is_multiple_of(RETRY)
+        self.offers && vain >= VAIN && !vain.is_multiple_of(RETRY)
     }
 }
 
@@ -246,7 +253,8 @@ impl<'a> Spinner<'a> {
         let (stage, alone, offers) = match (backoff.crowded, backoff.is_vain()) {
             (true, _) => (Stage::Spinning, CROWDED_SPIN.min(spin), backoff.crowded_offers(spin)),
             (false, true) => (Stage::Offering, 0, spin),
-            (false, false) => (Stage::Spinning, spin, (PROBES * OWN_TURN).min(spin)),
+            (false, false) if backoff.offers => (Stage::Spinning, spin, (PROBES * OWN_TURN).min(spin)),
+            (false, false) => (Stage::Spinning, spin, 0),
         };
         let (start, last, taken, turned) = (now, now, false, false);
         Spinner { policy, alone, spin, start, last, stage, taken, turned, offers, backoff }
@@ -294,7 +302,7 @@ impl<'a> Spinner<'a> {
     fn note_interruption(&mut self, now: Nanos, away: Nanos) {
         if away > self.backoff.interrupted {
             let offers = self.policy == Waiting::SpinThenPark;
-            self.backoff.back_off(now, if offers { self.backoff.pauses() } else { &PAUSES });
+            self.backoff.back_off(now, away, if offers { self.backoff.pauses() } else { &PAUSES });
             self.stage = Stage::Parking;
         }
     }

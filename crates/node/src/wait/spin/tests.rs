@@ -350,3 +350,34 @@ fn a_spinning_waiter_backs_off() {
         assert_eq!(spin.turn(now), Turn::Spin);
     }
 }
+
+/// N-7: a rank with no other one on its host offers its core to nobody, however often it polled in vain.
+#[test]
+fn who_is_alone_offers_no_core() {
+    let alone = SpinBackoff::new(1, 2);
+    for _ in 0..2 * VAIN {
+        let mut spinner = Spinner::new(Waiting::SpinThenPark, SPIN, 0, &alone);
+        let turns = turns(&mut spinner, 100, |_| 1_000);
+        assert_eq!((count(&turns, Turn::Spin), count(&turns, Turn::Yield)), (20, 0), "{turns:?}");
+    }
+    // So do short waits.
+    assert!(!alone.wait_shortly(|| unreachable!(), || unreachable!(), || false));
+}
+
+/// N-7: the longer the core was away, the longer is the first pause.
+#[test]
+fn pauses_are_several_times_as_long_as_interruptions() {
+    for (away, pause) in [(250_000, PAUSES.least), (3_000_000, 12_000_000), (400_000_000, PAUSES.most)] {
+        for policy in [Waiting::Spin, Waiting::SpinThenPark] {
+            let backoff = backoff();
+            let mut spinner = Spinner::new(policy, SPIN, 0, &backoff);
+            assert_eq!(spinner.turn(away), Turn::Park);
+            assert!(backoff.is_pausing(away + pause - 1) && !backoff.is_pausing(away + pause), "{away}");
+        }
+    }
+    // Where ranks outnumber the cores it may have been theirs.
+    let crowd = SpinBackoff::new(4, 2);
+    let mut spinner = Spinner::new(Waiting::SpinThenPark, SPIN, 0, &crowd);
+    assert_eq!(spinner.turn(400_000_000), Turn::Park);
+    assert!(!crowd.is_pausing(400_000_000 + CROWDED_PAUSES.least));
+}
