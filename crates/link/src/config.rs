@@ -43,9 +43,6 @@ impl std::str::FromStr for RecoveryPolicy {
 pub struct Config {
     /// Protection of frames.
     pub security: Security,
-    /// Whether this side's processor has vector AES. If both sides' have, long frames get tags that it
-    /// computes faster (L-33).
-    pub vector_aes: bool,
     /// Recovery of lost slots.
     pub recovery: RecoveryPolicy,
     /// Slots that this side accepts before the program has consumed any; a node needs at least two (L-35).
@@ -89,7 +86,6 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             security: Security::Fabric,
-            vector_aes: false,
             recovery: RecoveryPolicy::SelectiveRepeat,
             credit_slots: 512,
             credit_initial: u32::MAX,

@@ -115,7 +115,7 @@ mod tests {
                 let [_, pad, long] = crate::tag::secrets(&keys.tx);
                 patterns.extend([Pattern::new(&pad), Pattern::new(&long)]);
             }
-            let mut seal = Box::new(Seal::new(mode, &keys, false));
+            let mut seal = Box::new(Seal::new(mode, &keys));
             if mode == Security::Sealed {
                 seal.encipher(1, &[], &mut [0; 20]);
             } else {

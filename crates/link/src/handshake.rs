@@ -14,11 +14,11 @@ use crate::keys::{Role, constant_eq, party};
 use crate::link::Negotiated;
 use crate::seal::Seal;
 use crate::shared::Shared;
-use crate::{Arrival, Config, Death, FrameError, JobKey, Link, MICRO, MILLI, Nanos};
+use crate::{Arrival, Config, Death, FrameError, FrameOfTrain, JobKey, Link, MICRO, MILLI, Nanos};
 use attempt::ConnectAttempt;
 
-/// The feature bit of a side with vector AES (H-4, L-33).
-const VECTOR_AES: u16 = 1;
+/// The features that this side has (H-4): none so far.
+const FEATURES: u16 = 0;
 
 /// The bytes of a handshake frame.
 pub type HandshakeFrame = [u8; HANDSHAKE_LEN];
@@ -277,18 +277,20 @@ impl Peering {
     }
 
     /// Handles a frame of an established channel. The first frame for a candidate proves that the peer is
-    /// alive (H-8): the candidate then replaces the live link.
+    /// alive (H-8): the candidate then replaces the live link. `tags` are those for which
+    /// [`Link::train_tags`] was given this very frame.
     #[inline]
     pub fn handle_frame(
         &mut self,
         now: Nanos,
         channel: u32,
         bytes: &mut [u8],
+        tags: FrameOfTrain<'_>,
     ) -> Result<(Option<Arrival>, Range<usize>), FrameError> {
         if let State::Live(link) = &mut self.state
             && link.channel() == channel
         {
-            return link.handle_frame(now, bytes);
+            return link.handle_frame_of_train(now, bytes, tags);
         }
         self.handle_candidate_frame(now, channel, bytes)
     }
@@ -494,15 +496,10 @@ impl Peering {
         if !(hello.version_min..=hello.version_max).contains(&VERSION) {
             return Some(RefuseReason::Version);
         }
-        if (hello.features >> 16) as u16 & !self.features() != 0 {
+        if (hello.features >> 16) as u16 & !FEATURES != 0 {
             return Some(RefuseReason::Feature);
         }
         (hello.security != self.config.security).then_some(RefuseReason::Security)
-    }
-
-    /// The features that this side has (H-4).
-    fn features(&self) -> u16 {
-        if self.config.vector_aes { VECTOR_AES } else { 0 }
     }
 
     fn make_link(&self, now: Nanos, role: Role, peer: &Handshake, ids: ChannelIds) -> Link {
@@ -514,10 +511,9 @@ impl Peering {
             Role::Responder => (theirs, mine),
         };
         let keys = self.params.key.derive(role, initiator, responder);
-        let vector_aes = self.features() & peer.features as u16 & VECTOR_AES != 0;
         let seal = match self.config.security {
             _ if !self.authenticates => Seal::Unchecked,
-            security => Seal::new(security, &keys, vector_aes),
+            security => Seal::new(security, &keys),
         };
         let negotiated = Negotiated {
             peer: *peer,
@@ -559,7 +555,7 @@ impl Peering {
             version_min: VERSION,
             version_max: VERSION,
             security: self.config.security,
-            features: self.features().into(),
+            features: FEATURES.into(),
             job: self.job,
             from: self.params.me,
             to: self.params.peer,

@@ -45,7 +45,9 @@ pub use erase::erase;
 pub use handshake::{ChannelIds, HandshakeFrame, HandshakeOutcome, Peering, PeeringParams};
 pub use keys::{JobKey, RandomSequence};
 pub use limiter::HandshakeLimiter;
-pub use link::{FrameError, Link, PeerTerms, SlotRef, Transmit};
+/// Frames whose tags are computed together ([`Link::tags`]).
+pub const TRAIN_TAGS: usize = tautline_aegis::LANES;
+pub use link::{FrameError, FrameOfTrain, Link, PeerTerms, SlotRef, TrainTags, Transmit};
 pub use protection::Protection;
 pub use reassembly::Reassembly;
 pub use receiver::Arrival;

@@ -2,9 +2,11 @@
 
 mod receive;
 mod timeout;
+mod train;
 mod transmit;
 
 pub use receive::FrameError;
+pub use train::{FrameOfTrain, TrainTags};
 pub use transmit::{SlotRef, Transmit};
 
 use std::sync::Arc;

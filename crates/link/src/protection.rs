@@ -3,6 +3,7 @@
 use tautline_wire::frame::HEADER_LEN;
 use tautline_wire::handshake::Security;
 
+use crate::TRAIN_TAGS;
 use crate::keys::LinkKeys;
 use crate::seal::{SEAL_LEN, Seal};
 
@@ -14,10 +15,10 @@ pub struct Protection {
 }
 
 impl Protection {
-    /// Protection in a mode. `vector_aes` says whether both sides have it (L-33).
-    pub fn new(security: Security, vector_aes: bool) -> Protection {
+    /// Protection in a mode.
+    pub fn new(security: Security) -> Protection {
         let keys = LinkKeys { tx: [1; 32], rx: [2; 32] };
-        Protection { seal: Seal::new(security, &keys, vector_aes), packet: 0 }
+        Protection { seal: Seal::new(security, &keys), packet: 0 }
     }
 
     /// Returns the tag of the next frame or, on a sealed link, enciphers its payload in place and returns 0.
@@ -36,6 +37,18 @@ impl Protection {
         }
         self.seal.tag(self.packet, frame)
     }
+
+    /// As [`Protection::protect`] for four frames of a train; `seen` is given their tags.
+    #[inline]
+    pub fn protect_train(&mut self, frames: &mut [Vec<u8>; TRAIN_TAGS], mut seen: impl FnMut(u64)) {
+        match self.seal.tags_to_send(self.packet + 1, frames.each_ref().map(|frame| &frame[..])) {
+            Some(tags) => {
+                self.packet += TRAIN_TAGS as u64;
+                tags.into_iter().for_each(seen);
+            }
+            None => frames.iter_mut().for_each(|frame| seen(self.protect(frame))),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -48,11 +61,11 @@ mod tests {
         let tags = [0, 1].map(|first| {
             let mut frame = [7; 1_472];
             frame[HEADER_LEN] = first;
-            Protection::new(Security::Fabric, false).protect(&mut frame)
+            Protection::new(Security::Fabric).protect(&mut frame)
         });
         assert_ne!(tags[0], tags[1]);
         let mut frame = [7; 1_472];
-        assert_eq!(Protection::new(Security::Sealed, false).protect(&mut frame), 0);
+        assert_eq!(Protection::new(Security::Sealed).protect(&mut frame), 0);
         assert_eq!(frame[..HEADER_LEN], [7; HEADER_LEN]);
         assert!(frame[HEADER_LEN..].chunks(64).all(|chunk| chunk.iter().any(|byte| *byte != 7)));
     }

@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, Tag, UnboundKey};
+use tautline_aegis::LANES;
 use tautline_wire::frame::{HEADER_LEN, TAG_RANGE, flags};
 use tautline_wire::{Header, handshake::Security};
 
@@ -59,15 +60,13 @@ impl std::fmt::Debug for Seal {
 }
 
 impl Seal {
-    /// `vector_aes` says whether both sides have it (L-33).
-    pub(crate) fn new(mode: Security, keys: &LinkKeys, vector_aes: bool) -> Seal {
+    pub(crate) fn new(mode: Security, keys: &LinkKeys) -> Seal {
         match mode {
             // No secret: it is visible in every frame. It keeps out frames of earlier epochs, not attackers.
             Security::Open => Seal::Open { tx: low64(&keys.tx), rx: low64(&keys.rx) },
-            Security::Fabric => Seal::Fabric {
-                tx: Box::new(TagKey::new(&keys.tx, vector_aes)),
-                rx: Box::new(TagKey::new(&keys.rx, vector_aes)),
-            },
+            Security::Fabric => {
+                Seal::Fabric { tx: Box::new(TagKey::new(&keys.tx)), rx: Box::new(TagKey::new(&keys.rx)) }
+            }
             Security::Sealed => {
                 Seal::Sealed { tx: Box::new(Ratchet::new(keys.tx)), rx: Box::new(Ratchet::new(keys.rx)) }
             }
@@ -97,14 +96,11 @@ impl Seal {
     /// Keeps only what the keys are derived from.
     pub(crate) fn rest(&mut self) {
         let keys = match self {
-            Seal::Fabric { tx, rx } => RestingKeys {
-                keys: LinkKeys { tx: *tx.parts().0, rx: *rx.parts().0 },
-                vector_aes: tx.parts().1,
-                newest: [0; 2],
-            },
+            Seal::Fabric { tx, rx } => {
+                RestingKeys { keys: LinkKeys { tx: *tx.secret(), rx: *rx.secret() }, newest: [0; 2] }
+            }
             Seal::Sealed { tx, rx } => RestingKeys {
                 keys: LinkKeys { tx: tx.secret, rx: rx.secret },
-                vector_aes: false,
                 newest: [tx.newest, rx.newest],
             },
             _ => return,
@@ -117,7 +113,7 @@ impl Seal {
     pub(crate) fn wake(&mut self) {
         let Seal::Resting { sealed, keys } = self else { return };
         let mode = if *sealed { Security::Sealed } else { Security::Fabric };
-        let mut awake = Seal::new(mode, &keys.keys, keys.vector_aes);
+        let mut awake = Seal::new(mode, &keys.keys);
         if let Seal::Sealed { tx, rx } = &mut awake {
             [tx.newest, rx.newest] = keys.newest;
         }
@@ -134,6 +130,24 @@ impl Seal {
             Seal::Resting { .. } => self.while_awake(|seal| seal.tag(packet, frame)),
             Seal::Sealed { .. } | Seal::Erased { .. } | Seal::Unchecked => 0,
         }
+    }
+
+    /// Returns whether [`Seal::tags_to_send`] is worth a try.
+    #[inline]
+    pub(crate) fn tags_trains(&self) -> bool {
+        matches!(self, Seal::Fabric { .. }) && tautline_aegis::is_available()
+    }
+
+    /// Returns the tags of four frames to send, if they are computed together ([`TagKey::tags`]).
+    #[inline]
+    pub(crate) fn tags_to_send(&self, first: u64, frames: [&[u8]; LANES]) -> Option<[u64; LANES]> {
+        if let Seal::Fabric { tx, .. } = self { tx.tags(first, frames) } else { None }
+    }
+
+    /// Returns the tags that four received frames must have, if they are computed together.
+    #[inline]
+    pub(crate) fn tags_to_receive(&self, first: u64, frames: [&[u8]; LANES]) -> Option<[u64; LANES]> {
+        if let Seal::Fabric { rx, .. } = self { rx.tags(first, frames) } else { None }
     }
 
     /// Enciphers the payload, all of `rest` but its last [`SEAL_LEN`] bytes, and writes the seal to those.
@@ -222,7 +236,6 @@ impl Seal {
 /// What the keys of an idle link are derived from.
 pub(crate) struct RestingKeys {
     keys: LinkKeys,
-    vector_aes: bool,
     /// The newest sealing keys, by direction.
     newest: [u64; 2],
 }
@@ -312,7 +325,7 @@ mod tests {
 
     fn pair(mode: Security) -> (Seal, Seal) {
         let key = JobKey::new([3; 32]);
-        let make = |role| Seal::new(mode, &key.derive(role, (0, 5), (1, 6)), true);
+        let make = |role| Seal::new(mode, &key.derive(role, (0, 5), (1, 6)));
         (make(Role::Initiator), make(Role::Responder))
     }
 
@@ -442,7 +455,7 @@ mod tests {
         assert!(open(&mut b, &bytes[..bytes.len() - 1]).is_none());
         assert!(open(&mut b, &[bytes.clone(), bytes.clone()].concat()).is_none());
         let key = JobKey::new([3; 32]);
-        let mut other = Seal::new(Security::Open, &key.derive(Role::Responder, (0, 7), (1, 6)), false);
+        let mut other = Seal::new(Security::Open, &key.derive(Role::Responder, (0, 7), (1, 6)));
         assert!(open(&mut other, &bytes).is_none());
     }
 }

@@ -15,14 +15,15 @@ use aes::cipher::{BlockCipherEncrypt, KeyInit};
 use polyval::universal_hash::UniversalHash;
 use polyval::{Block, Polyval};
 
-use tautline_wire::frame::HEADER_LEN;
+use tautline_aegis::{HEAD, LANES};
+use tautline_wire::frame::{HEADER_LEN, TAG_RANGE};
 
 use crate::erase::{erase, overwrite};
 
 /// Frames up to this length are hashed with POLYVAL.
 const SHORT_FRAME: usize = 256;
 /// Frames beyond this length are long enough for AEGIS's widest variant, whose setup is four times as long on
-/// a processor without vector AES.
+/// a processor without vector AES. Shorter ones come in trains, whose tags are computed together.
 const LONG_FRAME: usize = 4_096;
 const BLOCK: usize = 16;
 /// Bytes that the hash processes in one step.
@@ -37,13 +38,11 @@ pub(crate) struct TagKey {
     pad: Aes128Enc,
     /// For AEGIS. The variants' initial states differ, and a packet number is used with one of them only.
     long: [u8; 16],
-    /// Frames beyond this length have the widest variant.
-    wide_beyond: usize,
 }
 
 impl TagKey {
-    /// Derives three independent secrets from one. `vector_aes` says whether both sides have it (L-33).
-    pub(crate) fn new(secret: &[u8; 32], vector_aes: bool) -> TagKey {
+    /// Derives three independent secrets from one.
+    pub(crate) fn new(secret: &[u8; 32]) -> TagKey {
         let mut parts = secrets(secret);
         let [hash, pad, long] = parts;
         let key = TagKey {
@@ -51,15 +50,14 @@ impl TagKey {
             hash: Polyval::new(&hash.into()),
             pad: Aes128Enc::new(&pad.into()),
             long,
-            wide_beyond: if vector_aes { SHORT_FRAME } else { LONG_FRAME },
         };
         parts.iter_mut().for_each(|part| erase(part));
         key
     }
 
     /// Returns what the key was made of.
-    pub(crate) fn parts(&self) -> (&[u8; 32], bool) {
-        (&self.secret, self.wide_beyond == SHORT_FRAME)
+    pub(crate) fn secret(&self) -> &[u8; 32] {
+        &self.secret
     }
 
     /// Returns the tag of a frame whose tag field is zero. A packet number must be used only once.
@@ -70,6 +68,24 @@ impl TagKey {
         } else {
             self.long(packet, frame)
         }
+    }
+
+    /// Returns the tags of frames with consecutive packet numbers, the first one `first`, whatever their tag
+    /// fields hold. `None` if they are not computed together here: the processor cannot, or the frames are
+    /// not equally long or not of a suitable length.
+    #[inline]
+    pub(crate) fn tags(&self, first: u64, frames: [&[u8]; LANES]) -> Option<[u64; LANES]> {
+        if !(SHORT_FRAME + 1..=LONG_FRAME).contains(&frames[0].len()) {
+            return None;
+        }
+        let mut heads = [[0; HEAD]; LANES];
+        for (head, frame) in heads.iter_mut().zip(frames) {
+            *head = *frame.first_chunk()?;
+            head[TAG_RANGE].fill(0);
+        }
+        let [a, b, c, d] = &heads;
+        let [first_frame, second, third, fourth] = frames;
+        tautline_aegis::tags(&self.long, first, &[(a, first_frame), (b, second), (c, third), (d, fourth)])
     }
 
     #[inline]
@@ -98,7 +114,7 @@ impl TagKey {
     fn long(&self, packet: u64, frame: &[u8]) -> u64 {
         let mut nonce = [0; 16];
         nonce[..8].copy_from_slice(&packet.to_le_bytes());
-        low64(&if frame.len() <= self.wide_beyond {
+        low64(&if frame.len() <= LONG_FRAME {
             Aegis128L::<16>::new(&self.long, &nonce).encrypt_in_place(&mut [], frame)
         } else {
             Aegis128X4::<16>::new(&self.long, &nonce).encrypt_in_place(&mut [], frame)
@@ -144,15 +160,14 @@ mod tests {
     /// L-22, L-32: the tag depends on every byte of a frame, at every length around the boundaries of groups.
     #[test]
     fn tag_depends_on_every_byte() {
-        for key in [false, true].map(|vector_aes| TagKey::new(&[3; 32], vector_aes)) {
-            for len in (48..=66).chain(112..=130).chain(254..=258).chain([4_096, 4_097]) {
-                let mut frame: Vec<u8> = (0..len).map(|i| i as u8).collect();
-                let tag = key.tag(5, &frame);
-                for at in 0..len {
-                    frame[at] ^= 0x10;
-                    assert_ne!(key.tag(5, &frame), tag, "{len} bytes, byte {at}");
-                    frame[at] ^= 0x10;
-                }
+        let key = TagKey::new(&[3; 32]);
+        for len in (48..=66).chain(112..=130).chain(254..=258).chain([4_096, 4_097]) {
+            let mut frame: Vec<u8> = (0..len).map(|i| i as u8).collect();
+            let tag = key.tag(5, &frame);
+            for at in 0..len {
+                frame[at] ^= 0x10;
+                assert_ne!(key.tag(5, &frame), tag, "{len} bytes, byte {at}");
+                frame[at] ^= 0x10;
             }
         }
     }
@@ -161,7 +176,7 @@ mod tests {
     /// algorithm changes.
     #[test]
     fn tag_depends_on_length_packet_number_and_key() {
-        let (key, other) = (TagKey::new(&[1; 32], false), TagKey::new(&[2; 32], false));
+        let (key, other) = (TagKey::new(&[1; 32]), TagKey::new(&[2; 32]));
         let mut seen = std::collections::HashSet::new();
         for len in (48..=65).chain(SHORT_FRAME - 1..=SHORT_FRAME + 2).chain(LONG_FRAME..=LONG_FRAME + 1) {
             let frame = vec![0; len];
@@ -169,7 +184,7 @@ mod tests {
                 assert!(seen.insert(key.tag(packet, &frame)), "{len} bytes, packet {packet}");
             }
             assert!(seen.insert(other.tag(1, &frame)), "{len} bytes, other key");
-            assert_eq!(key.tag(1, &frame), TagKey::new(&[1; 32], false).tag(1, &frame));
+            assert_eq!(key.tag(1, &frame), TagKey::new(&[1; 32]).tag(1, &frame));
         }
     }
 
@@ -178,7 +193,7 @@ mod tests {
     #[test]
     fn tags_are_stable() {
         let frame: Vec<u8> = (0..=255).cycle().take(8_972).collect();
-        let key = TagKey::new(&[7; 32], false);
+        let key = TagKey::new(&[7; 32]);
         let tags = [60, 256, 257, 1_472, 4_096, 8_972].map(|len| key.tag(len as u64, &frame[..len]));
         assert_eq!(
             tags,
@@ -193,17 +208,28 @@ mod tests {
         );
     }
 
-    /// L-33: where both sides have vector AES, the algorithms of the shortest and the longest frames are the
-    /// same, and one replaces the other between them.
+    /// L-33: the tags of four frames that are computed together are those of the frames by themselves,
+    /// whatever their tag fields hold.
     #[test]
-    fn vector_aes_has_one_algorithm_for_long_frames() {
-        let frame: Vec<u8> = (0..=255).cycle().take(8_972).collect();
-        let tags = |vector_aes| {
-            let key = TagKey::new(&[7; 32], vector_aes);
-            [60, 256, 4_097, 8_972, 257, 1_472, 4_096].map(|len| key.tag(1, &frame[..len]))
-        };
-        let (without, with) = (tags(false), tags(true));
-        assert_eq!(without[..4], with[..4]);
-        assert!((4..7).all(|i| without[i] != with[i]), "{without:?} {with:?}");
+    fn tags_of_four_frames_are_those_of_each() {
+        let key = TagKey::new(&[5; 32]);
+        for len in [257, 258, 288, 319, 1_472, 4_096] {
+            let mut frames = [1, 2, 3, 4].map(|seed| (0..len).map(|i| (i * seed) as u8).collect::<Vec<u8>>());
+            let together = key.tags(u64::MAX - 1, frames.each_ref().map(|frame| &frame[..]));
+            if !tautline_aegis::is_available() {
+                assert_eq!(together, None);
+                return tautline_skips::skip(
+                    "tags_of_four_frames_are_those_of_each",
+                    "this processor has no vector AES",
+                );
+            }
+            frames.iter_mut().for_each(|frame| frame[TAG_RANGE].fill(0));
+            let alone = [0, 1, 2, 3].map(|i| key.tag((u64::MAX - 1).wrapping_add(i), &frames[i as usize]));
+            assert_eq!(together, Some(alone), "{len} bytes");
+        }
+        for lengths in [[256; 4], [4_097; 4], [1_472, 1_472, 1_472, 1_471]] {
+            let frames = lengths.map(|len| vec![0; len]);
+            assert_eq!(key.tags(1, frames.each_ref().map(|frame| &frame[..])), None, "{lengths:?}");
+        }
     }
 }

@@ -53,9 +53,7 @@ pub use clock::Clock;
 pub use config::{Config, DeviceName, Waiting, XdpOptions};
 pub use counters::{Counters, LocalCounters};
 pub use down::Down;
-pub use endpoint::{
-    Endpoint, Lanes, Members, Multicasts, Received, TagRequest, Tagged, WaitFor, Waker, has_vector_aes,
-};
+pub use endpoint::{Endpoint, Lanes, Members, Multicasts, Received, TagRequest, Tagged, WaitFor, Waker};
 pub use environment::Environment;
 pub use error::{JoinError, SendError};
 pub use event::Event;

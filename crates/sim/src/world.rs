@@ -203,8 +203,6 @@ impl World {
         config.loan_pool = options.loan_pool;
         config.local_window = options.local_window;
         config.link.security = self.swarm.security;
-        // Processors of both kinds, and no draw, which would change every world.
-        config.link.vector_aes = (self.seed ^ u64::from(options.ack_every)).is_multiple_of(2);
         config.link.recovery = options.recovery;
         config.link.credit_slots = options.credit_slots;
         config.link.message_window = options.message_window;

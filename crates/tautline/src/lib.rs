@@ -134,7 +134,6 @@ pub use tautline_node::{
 /// The layers below, for tools and tests.
 pub mod node {
     pub use tautline_node::{
-        Endpoint, WaitFor, device, has_vector_aes, join_addresses, limits, link, unlink_stale_listeners,
-        xdp_chunks,
+        Endpoint, WaitFor, device, join_addresses, limits, link, unlink_stale_listeners, xdp_chunks,
     };
 }

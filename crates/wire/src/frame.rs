@@ -175,6 +175,12 @@ pub fn channel_of(bytes: &[u8]) -> Result<u32, Malformed> {
     if bytes.len() < HEADER_LEN { Err(Malformed::Truncated) } else { Ok(u32_at(bytes, AT_CHANNEL)) }
 }
 
+/// Returns the packet number of a frame, of which only the length is checked.
+#[inline]
+pub fn packet_of(bytes: &[u8]) -> Result<u64, Malformed> {
+    if bytes.len() < HEADER_LEN { Err(Malformed::Truncated) } else { Ok(u64_at(bytes, AT_PACKET)) }
+}
+
 /// A frame of an established channel with a checked layout: header, extensions, payload.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {

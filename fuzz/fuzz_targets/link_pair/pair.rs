@@ -223,7 +223,7 @@ impl Pair {
         let Ok(channel) = channel_of(&frame) else { return };
         let now = self.now;
         let side = &mut self.sides[to];
-        let Ok((arrival, payload)) = side.peering.handle_frame(now, channel, &mut frame) else { return };
+        let Ok((arrival, payload)) = side.peering.handle_frame(now, channel, &mut frame, None) else { return };
         side.track();
         let peer_channel = side.peering.link().map_or(0, |l| l.peer().channel);
         let slots = side.take(now, arrival, &frame[payload]);

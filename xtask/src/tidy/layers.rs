@@ -93,7 +93,7 @@ pub const LAYERS: &[Layer] = &[
     },
     Layer {
         folder: "link",
-        inside: &["tautline-wire"],
+        inside: &["tautline-aegis", "tautline-wire"],
         outside: &[
             ("aegis", "the tag of long frames; docs/decisions/0002"),
             ("aes", "the pad of short frames' tags; docs/decisions/0002"),
@@ -103,6 +103,7 @@ pub const LAYERS: &[Layer] = &[
         ],
         may_be_unsafe: false,
     },
+    Layer { folder: "aegis", inside: &[], outside: &[], may_be_unsafe: true },
     Layer { folder: "wire", inside: &[], outside: &[], may_be_unsafe: false },
     Layer { folder: "members", inside: &[], outside: &[], may_be_unsafe: false },
     Layer { folder: "skips", inside: &[], outside: &[], may_be_unsafe: false },

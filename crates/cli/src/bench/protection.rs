@@ -3,8 +3,7 @@
 
 use std::hint::black_box;
 
-use tautline::node::has_vector_aes;
-use tautline::node::link::Protection;
+use tautline::node::link::{Protection, TRAIN_TAGS};
 use tautline_baseline::Measured;
 use tautline_baseline::cpu::Stopwatch;
 
@@ -13,12 +12,16 @@ use super::case::Mode;
 /// Frames over an Ethernet with the usual MTU, and over one with jumbo frames.
 pub const FRAMES: [usize; 2] = [1_472, 8_972];
 
-/// Protects frames of `bytes` bytes in one buffer.
+/// Protects trains of frames of `bytes` bytes, in the same buffers again and again.
 pub fn protect(security: Mode, bytes: usize, count: u64) -> Measured {
-    let mut protection = Protection::new(security.security(), has_vector_aes());
-    let mut frame = vec![7; bytes];
-    let mut protect =
-        |count| (0..count).for_each(|_| _ = black_box(protection.protect(black_box(&mut frame))));
+    let count = count.next_multiple_of(TRAIN_TAGS as u64);
+    let mut protection = Protection::new(security.security());
+    let mut frames = [7, 7, 7, 7].map(|byte| vec![byte; bytes]);
+    let mut protect = |count| {
+        (0..count / TRAIN_TAGS as u64).for_each(|_| {
+            protection.protect_train(black_box(&mut frames), |tag| _ = black_box(tag));
+        });
+    };
     protect(count / 10);
     let watch = Stopwatch::start();
     protect(count);

@@ -6,8 +6,9 @@ use tautline_wire::ext::{Ext, Extensions};
 use tautline_wire::frame::{HEADER_LEN, flags};
 use tautline_wire::{Frame, Header, Kind, Seq};
 
-use super::{Link, State};
+use super::{FrameOfTrain, Link, State};
 use crate::queue::charge;
+use crate::seal::Seal;
 use crate::shared::accept_pace;
 use crate::{Arrival, Death, Event, Nanos};
 
@@ -36,6 +37,17 @@ impl Link {
         now: Nanos,
         bytes: &mut [u8],
     ) -> Result<(Option<Arrival>, Range<usize>), FrameError> {
+        self.handle_frame_of_train(now, bytes, None)
+    }
+
+    /// As [`Link::handle_frame`]; `tags` are those for which [`Link::train_tags`] was given this very frame.
+    #[inline]
+    pub fn handle_frame_of_train(
+        &mut self,
+        now: Nanos,
+        bytes: &mut [u8],
+        tags: FrameOfTrain<'_>,
+    ) -> Result<(Option<Arrival>, Range<usize>), FrameError> {
         let (header, payload) = match Frame::parse(bytes) {
             Ok(frame) => (frame.header, frame.payload_at()..bytes.len()),
             Err(_) => return self.drop_frame(FrameError::Malformed),
@@ -49,7 +61,7 @@ impl Link {
         if !self.receiver.replay.is_fresh(header.packet) {
             return self.drop_frame(FrameError::Replayed);
         }
-        let Some(payload) = self.seal.open(&header, bytes, payload) else {
+        let Some(payload) = authenticate(&mut self.seal, (&header, tags), bytes, payload) else {
             return self.drop_frame(FrameError::BadTag);
         };
         // From here on the frame is authenticated.
@@ -89,8 +101,15 @@ impl Link {
     /// Handles a frame that carries nothing new but its payload, as most frames of a train do (L-38): it has
     /// the next packet number and the next slot, and acknowledges what is acknowledged already. Returns the
     /// range of its payload, as [`Link::handle_frame`] does. `None`, with nothing changed, for another frame.
+    ///
+    /// `tags` are those for which [`Link::train_tags`] was given this very frame.
     #[inline]
-    pub fn handle_next(&mut self, now: Nanos, bytes: &mut [u8]) -> Option<Result<Range<usize>, FrameError>> {
+    pub fn handle_next(
+        &mut self,
+        now: Nanos,
+        bytes: &mut [u8],
+        tags: FrameOfTrain<'_>,
+    ) -> Option<Result<Range<usize>, FrameError>> {
         let Link { sender, receiver, .. } = self;
         if self.state != State::Open || !receiver.takes_next() || self.seal.is_resting() {
             return None;
@@ -112,7 +131,8 @@ impl Link {
             tag: 0,
         };
         header.tag = header.tag_of(bytes)?;
-        let Some(payload) = self.seal.open(&header, bytes, HEADER_LEN..bytes.len()) else {
+        let payload = authenticate(&mut self.seal, (&header, tags), bytes, HEADER_LEN..bytes.len());
+        let Some(payload) = payload else {
             return Some(self.drop_frame(FrameError::BadTag));
         };
         // From here on the frame is authenticated.
@@ -268,6 +288,21 @@ impl Link {
             FrameError::Over => {}
         }
         Err(why)
+    }
+}
+
+/// Checks a frame by its tag, if that is known already, or computes the tag or deciphers the frame. Returns
+/// the range of the payload, or `None` if the frame is not authentic.
+#[inline]
+fn authenticate(
+    seal: &mut Seal,
+    (header, tags): (&Header, FrameOfTrain<'_>),
+    bytes: &mut [u8],
+    payload: Range<usize>,
+) -> Option<Range<usize>> {
+    match tags.and_then(|(tags, place)| tags.tag(header, place)) {
+        Some(tag) => (tag == header.tag && header.flags & flags::SEALED == 0).then_some(payload),
+        None => seal.open(header, bytes, payload),
     }
 }
 

@@ -107,6 +107,14 @@ impl Link {
     /// [`Link::can_send_now`].
     #[inline]
     pub fn send_whole(&mut self, now: Nanos, token: Token, frame: &mut [u8]) {
+        let packet = self.send_untagged(now, token, frame);
+        self.tag_frame(packet, frame);
+    }
+
+    /// As [`Link::send_whole`], without the tag, which [`Link::tags`] or [`Link::tag_frame`] computes before
+    /// the frame leaves. Returns the packet number.
+    #[inline]
+    pub fn send_untagged(&mut self, now: Nanos, token: Token, frame: &mut [u8]) -> u64 {
         let packet = self.take_packet(now);
         let slot = self.sender.send_pushed(now, (token, (frame.len() - HEADER_LEN) as u32), packet);
         self.reports.counters.slots_sent += 1;
@@ -115,6 +123,12 @@ impl Link {
         self.request_due = false;
         let header = self.header((Kind::Data, flags), packet, slot, now);
         header.write(&mut frame[..HEADER_LEN]);
+        packet
+    }
+
+    /// Writes the tag of a frame, whose tag field is zero.
+    #[inline]
+    pub fn tag_frame(&mut self, packet: u64, frame: &mut [u8]) {
         let tag = self.seal.tag(packet, frame);
         put_tag(frame, tag);
     }
@@ -256,9 +270,16 @@ impl Link {
     /// follows them.
     #[inline]
     pub fn finish(&mut self, transmit: &Transmit, now: Nanos, frame: &mut [u8]) {
+        let packet = self.finish_untagged(transmit, now, frame);
+        self.tag_frame(packet, frame);
+    }
+
+    /// As [`Link::finish`], without the tag, which [`Link::tags`] or [`Link::tag_frame`] computes before the
+    /// frame leaves. Returns the packet number.
+    #[inline]
+    pub fn finish_untagged(&mut self, transmit: &Transmit, now: Nanos, frame: &mut [u8]) -> u64 {
         self.write_head(transmit, now, &mut frame[..transmit.head_len()]);
-        let tag = self.seal.tag(transmit.packet, frame);
-        put_tag(frame, tag);
+        transmit.packet
     }
 
     /// Writes header and extensions, and enciphers the payload in place. `frame` is the head, the payload and

@@ -189,32 +189,6 @@ fn unknown_versions_and_features_are_refused() {
     assert_eq!(reason(|h| h.features = 0x8000_8000), Some(RefuseReason::Feature));
 }
 
-/// H-4, L-33: sides with and without vector AES agree on the tags of long frames, and a side without it
-/// refuses one that requires it.
-#[test]
-fn vector_aes_on_either_side() {
-    for (first, second) in [(false, false), (false, true), (true, false), (true, true)] {
-        let configs = || [first, second].map(|has| Config::with(|config| config.vector_aes = has));
-        let mut world = World::with(11, configs());
-        let mut required = hello(&mut world, 0);
-        assert_eq!(required.features, u32::from(first));
-        required.features |= 1 << 16;
-        let ids = ChannelIds { epoch: 9, channel: 9 };
-        let outcome = world.sides[1].peering.handle_handshake(world.now, &required, ids);
-        assert_eq!(matches!(outcome, HandshakeOutcome::Welcome(_)), second, "{outcome:?}");
-
-        let mut world = World::with(11, configs());
-        world.sides[0].connect(world.now);
-        assert!(world.run_until_true(SECOND, World::is_open));
-        world.sides.iter_mut().for_each(|side| (side.load.left, side.load.len) = (200, 1_400));
-        assert!(world.run_until_true(SECOND, World::is_settled), "{}", world.report());
-        for side in [0, 1] {
-            let counters = world.link(side).counters();
-            assert_eq!((counters.slots_accepted, counters.bad_tag), (200, 0));
-        }
-    }
-}
-
 /// H-8: a restarted peer is accepted with a new epoch, and no side accepts a frame of the old one.
 #[test]
 fn restart_while_the_old_link_is_live() {

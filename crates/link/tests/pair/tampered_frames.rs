@@ -178,7 +178,7 @@ fn attack(seed: u64, security: Security, count: u64) -> u64 {
     let accepted = world.link(1).counters().frames_accepted;
     let mut out = Vec::new();
     let mut sent = Vec::new();
-    let mut done = 0;
+    let (mut done, mut in_trains) = (0, 0);
     let known: HashSet<&[u8]> = captured.fresh.iter().map(Vec::as_slice).collect();
     while done < count {
         mutate(&mut rng, &captured, &mut out);
@@ -187,16 +187,25 @@ fn attack(seed: u64, security: Security, count: u64) -> u64 {
             continue;
         }
         sent.clone_from(&out);
-        let result = world.link(1).handle_frame(now, &mut out);
+        // L-33: half of them as the first frame of a train.
+        let like = |frame: &&[u8]| done % 2 == 0 && frame.len() == out.len();
+        let behind = captured.fresh.iter().map(Vec::as_slice).filter(like);
+        let tags = world.link(1).train_tags([out.as_slice()].into_iter().chain(behind));
+        in_trains += u64::from(tags.is_some());
+        let frame = tags.as_ref().map(|tags| (tags, 0));
+        let result = world.link(1).handle_frame_of_train(now, &mut out, frame);
         assert!(result.is_err(), "accepted after {done}, {security:?}, seed {seed}: {sent:02x?}");
         done += 1;
     }
+    assert_eq!(in_trains > 0, world.link(1).tags_trains(), "{in_trains} in trains");
     // Authentic frames are still accepted.
     assert_eq!(world.link(1).counters().frames_accepted, accepted);
-    for frame in &captured.fresh {
+    for (at, frame) in captured.fresh.iter().enumerate() {
+        let tags = world.link(1).train_tags(captured.fresh[at..].iter().map(Vec::as_slice));
         let mut frame = frame.clone();
+        let of_train = tags.as_ref().map(|tags| (tags, 0));
         assert!(
-            world.link(1).handle_frame(now, &mut frame).is_ok(),
+            world.link(1).handle_frame_of_train(now, &mut frame, of_train).is_ok(),
             "{security:?}: an authentic frame was dropped"
         );
     }

@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use tautline_device::{HEADROOM, RouteId, SlotId};
 use tautline_link::{Arrival, Link, Nanos, Peering, Reassembly, Transmit};
 use tautline_wire::Seq;
-use tautline_wire::frame::HEADER_LEN;
 
 use super::port::Port;
+use super::untagged::{Untagged, frame_range};
 use crate::limits::{MAX_REASSEMBLIES, TX_QUEUE};
 use crate::memory::PlacedPart;
 
@@ -120,23 +120,46 @@ impl LinkChannel {
         let link = self.peering.link_mut().expect("it is clear");
         let bytes = port.device.arena().slot_mut(slot);
         write(&mut bytes[HEADROOM..]);
-        let range = HEADROOM - HEADER_LEN..HEADROOM + len;
+        let range = frame_range(len);
         link.send_whole(now, slot.0, &mut bytes[range.clone()]);
         port.device.send(self.route, slot, range);
         port.flush();
     }
 
     /// Sends a whole frame with the next flush, or queues it if something is in its way. The link is open.
+    /// It may wait in `untagged` for others: [`LinkChannel::end_train`] has to follow.
     #[inline]
-    pub(super) fn send_in_train(&mut self, port: &mut Port, now: Nanos, (slot, len): (SlotId, usize)) {
+    pub(super) fn send_in_train(
+        &mut self,
+        port: &mut Port,
+        now: Nanos,
+        (slot, len): (SlotId, usize),
+        untagged: &mut Untagged,
+    ) {
         let link = self.peering.link_mut().expect("there was room");
         if !link.can_send_now(len) {
             link.push(slot.0, len as u32);
             return;
         }
-        let range = HEADROOM - HEADER_LEN..HEADROOM + len;
-        link.send_whole(now, slot.0, &mut port.device.arena().slot_mut(slot)[range.clone()]);
-        port.send_with_flush(self.route, slot, range);
+        let range = frame_range(len);
+        let frame = &mut port.device.arena().slot_mut(slot)[range.clone()];
+        let route = self.route;
+        if link.tags_trains() {
+            let packet = link.send_untagged(now, slot.0, frame);
+            let send = |port: &mut Port, slot, range| port.send_with_flush(route, slot, range);
+            untagged.add(link, port, (packet, slot, len as u32), send);
+        } else {
+            link.send_whole(now, slot.0, frame);
+            port.send_with_flush(route, slot, range);
+        }
+    }
+
+    /// Writes the tags of the frames that wait for them, and has the next flush send those frames.
+    #[inline]
+    pub(super) fn end_train(&mut self, port: &mut Port, untagged: &mut Untagged) {
+        let route = self.route;
+        let Some(link) = self.peering.link_mut() else { return };
+        untagged.finish(link, port, |port, slot, range| port.send_with_flush(route, slot, range));
     }
 
     /// Sends every frame that the link wants to send now.
@@ -144,7 +167,9 @@ impl LinkChannel {
     pub(super) fn transmit(&mut self, port: &mut Port, now: Nanos) {
         let route = self.route;
         let Some(link) = self.peering.link_mut() else { return };
-        let full = link.unsent() >= TX_QUEUE;
+        let (full, tags_trains) = (link.unsent() >= TX_QUEUE, link.tags_trains());
+        let send = |port: &mut Port, slot, range| port.device.send(route, slot, range);
+        let mut untagged = Untagged::NONE;
         while let Some(transmit) = link.poll_transmit(now) {
             // D-16: the headers of a slot that the device still reads must stay; such a repetition goes from
             // a copy.
@@ -157,14 +182,29 @@ impl LinkChannel {
             });
             if whole && !transmit.sealed {
                 let slot = transmit.slot.as_ref().expect("whole slots are slots");
-                let range = HEADROOM - transmit.head_len()..HEADROOM + slot.range.end;
-                let bytes = port.device.arena().slot_mut(SlotId(slot.token));
-                link.finish(&transmit, now, &mut bytes[range.clone()]);
-                port.device.send(route, SlotId(slot.token), range);
-            } else if !send_copy(port, link, &transmit, now, route) {
-                break;
+                let (slot, len) = (SlotId(slot.token), slot.range.end);
+                if untagged.has(slot) {
+                    // Its header is about to be written anew.
+                    untagged.finish(link, port, send);
+                }
+                let range = HEADROOM - transmit.head_len()..HEADROOM + len;
+                let frame = &mut port.device.arena().slot_mut(slot)[range.clone()];
+                if tags_trains && range == frame_range(len) {
+                    let packet = link.finish_untagged(&transmit, now, frame);
+                    untagged.add(link, port, (packet, slot, len as u32), send);
+                    continue;
+                }
+                link.finish(&transmit, now, frame);
+                untagged.finish(link, port, send);
+                send(port, slot, range);
+            } else {
+                untagged.finish(link, port, send);
+                if !send_copy(port, link, &transmit, now, route) {
+                    break;
+                }
             }
         }
+        untagged.finish(link, port, send);
         // A sender that found the queue full may try again.
         port.activity += u64::from(full && link.unsent() < TX_QUEUE);
     }

@@ -19,6 +19,7 @@ mod port;
 mod ring;
 mod send;
 mod shm;
+mod untagged;
 mod writer;
 
 pub(crate) use link::{Ahead, LinkChannel};

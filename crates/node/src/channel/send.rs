@@ -4,6 +4,7 @@ use tautline_device::SlotId;
 use tautline_link::Nanos;
 use tautline_wire::record::{self, Class, LONG_LEN, Record, RecordHead, Records, SHORT_LEN};
 
+use super::untagged::Untagged;
 use super::{Channel, FIRST_TRAIN, Kind, OpenFrame, Port, TRAIN, write_short};
 use crate::SendError;
 
@@ -241,31 +242,35 @@ impl Channel {
         self.mark_dirty(port);
         // Freeing slots flushes: now, before there is a train that it would tear.
         self.link.free_acknowledged(port);
-        if let Some(full) = self.open.take() {
-            self.link.send_in_train(port, now, (full.slot, full.used));
+        let Coupled { channel, port, untagged } =
+            &mut Coupled { channel: self, port, untagged: Untagged::NONE };
+        if let Some(full) = channel.open.take() {
+            channel.link.send_in_train(port, now, (full.slot, full.used), untagged);
         }
-        let mut train = self.train_len(port, capacity);
+        let mut train = channel.train_len(port, capacity);
         let (mut done, mut room) = (0, 0);
         while len - done >= take {
             if room == 0 {
-                room = self.link.room().min(port.may_take_at_once(self.unacknowledged()));
+                room = channel.link.room().min(port.may_take_at_once(channel.unacknowledged()));
             }
             let Some(slot) = (room > 0).then(|| port.take_slot()).flatten() else { break };
             room -= 1;
             // A program that panics while it fills leaves an empty frame, which the next message uses.
-            let behind = self.link.pushed_to();
+            let behind = channel.link.pushed_to();
             let class = Class::Messages;
-            self.open = Some(OpenFrame { slot, used: 0, capacity, tail: None, behind, class });
+            channel.open = Some(OpenFrame { slot, used: 0, capacity, tail: None, behind, class });
             let room = &mut port.device.arena().payload_mut(slot)[..capacity];
             record::write::more(room, message, offset + done as u64, take);
             fill(done, &mut room[LONG_LEN..]);
-            self.open = None;
+            channel.open = None;
             done += take;
-            self.link.send_in_train(port, now, (slot, capacity));
+            channel.link.send_in_train(port, now, (slot, capacity), untagged);
             // A short rest goes along.
-            if port.waiting_frames() * capacity >= train && len - done >= train / 2 {
+            let waiting = port.waiting_frames() + untagged.len();
+            if waiting * capacity >= train && len - done >= train / 2 {
+                channel.link.end_train(port, untagged);
                 port.flush();
-                train = self.train_len(port, capacity);
+                train = channel.train_len(port, capacity);
             }
         }
         done
@@ -364,5 +369,20 @@ impl Channel {
         let mut bytes = [0; LONG_LEN];
         record::write::window(&mut bytes, message, limit);
         self.push_control(port, &bytes, true)
+    }
+}
+
+/// A channel to which a train is being added. The frames that wait for their tags get them at its end, also
+/// if the program panics.
+struct Coupled<'a> {
+    channel: &'a mut Channel,
+    port: &'a mut Port,
+    untagged: Untagged,
+}
+
+impl Drop for Coupled<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.channel.link.end_train(self.port, &mut self.untagged);
     }
 }

@@ -70,7 +70,6 @@ impl Endpoint {
         job.check()?;
         config.check()?;
         config.settle_device(job.device);
-        config.link.vector_aes |= has_vector_aes();
         check_address_space()?;
         let (device, choice) = crate::open_device(&mut job, &config)?;
         let environment = Environment::new(device, Clock::system(), fresh_entropy()?);
@@ -451,14 +450,6 @@ fn discover_with(
     }
     lane.local.discovery = Some(Box::new(discovery));
     Ok(())
-}
-
-/// Returns whether the processor computes the tags of long frames on vectors (L-33).
-pub fn has_vector_aes() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return is_x86_feature_detected!("vaes") && is_x86_feature_detected!("avx512f");
-    #[cfg(not(target_arch = "x86_64"))]
-    return false;
 }
 
 /// Checks that there is room for a node: an allocation that fails later would abort the process.

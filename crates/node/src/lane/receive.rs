@@ -12,7 +12,7 @@ use tautline_wire::record::{Class, Record, Records, is_control, is_served};
 use super::Lane;
 use super::frames::FrameBatch;
 use super::inbox::{Delivery, Place};
-use super::train::{Coupling, Train};
+use super::train::{Coupling, KnownTags, Train};
 use crate::channel::Ahead;
 use crate::tags::{Failure, Pattern, Room, Status};
 use crate::{Down, PeerId, PeerState, Rank};
@@ -51,14 +51,13 @@ impl Lane {
         self.status.received_at = now;
         let mut batch = self.inbox.take_batch();
         let count = self.port.device.recv(&mut batch).unwrap_or(0);
-        let mut at = 0;
+        let (mut at, mut tags) = (0, KnownTags::default());
         while at < count {
-            let frame = batch.frames()[at];
             at += 1;
-            if let Some(rank) = self.handle_frame(now, &mut batch, frame)
+            if let Some(rank) = self.handle_frame(now, &mut batch, at - 1, &mut tags)
                 && at < count
             {
-                at += self.handle_train(now, &mut batch, at, rank);
+                at += self.handle_train(now, &mut batch, at, rank, &mut tags);
             }
         }
         self.inbox.return_batch(batch);
@@ -69,14 +68,22 @@ impl Lane {
         count
     }
 
-    /// Handles a frame. Returns whose it was if it carried the next slot in order: more may follow.
+    /// Handles the frame `at` of a batch. Returns whose it was if it carried the next slot in order: more may
+    /// follow.
     #[inline]
-    fn handle_frame(&mut self, now: Nanos, batch: &mut RxBatch, frame: RxFrame) -> Option<Rank> {
-        let bytes = batch.bytes_mut(frame);
+    fn handle_frame(
+        &mut self,
+        now: Nanos,
+        batch: &mut RxBatch,
+        at: usize,
+        tags: &mut KnownTags,
+    ) -> Option<Rank> {
+        let frame = batch.frames()[at];
+        let bytes = batch.bytes(frame);
         match Kind::of(bytes) {
             Ok(Kind::Data | Kind::Close) => {}
             Ok(_) => {
-                self.handle_handshake(now, batch.bytes(frame), batch.source(frame));
+                self.handle_handshake(now, bytes, batch.source(frame));
                 return None;
             }
             Err(_) => return self.note_stray(),
@@ -85,7 +92,9 @@ impl Lane {
         let Some(peer) = self.peers.at_place(channel as usize & 0xffff) else { return self.note_stray() };
         let rank = peer.rank;
         let peering = &mut peer.channel.link.peering;
-        let Ok((arrival, payload)) = peering.handle_frame(now, channel, bytes) else {
+        let known = peering.link().and_then(|link| tags.find(link, batch, at));
+        let bytes = batch.bytes_mut(frame);
+        let Ok((arrival, payload)) = peering.handle_frame(now, channel, bytes, known) else {
             if peering.link().is_none_or(|link| link.channel() != channel) {
                 self.counters.stale += 1;
             }
@@ -129,10 +138,17 @@ impl Lane {
 
     /// Handles the frames from `first` on that continue what the frame before them, of this peer, began, up
     /// to one that does not. Returns their number.
-    fn handle_train(&mut self, now: Nanos, batch: &mut RxBatch, first: usize, rank: Rank) -> usize {
+    fn handle_train(
+        &mut self,
+        now: Nanos,
+        batch: &mut RxBatch,
+        first: usize,
+        rank: Rank,
+        tags: &mut KnownTags,
+    ) -> usize {
         let mut at = first;
         while let Some(link) = self.peers.member_mut(rank).channel.link.peering.link_mut() {
-            let (train, other) = couple(link, now, batch, &mut at);
+            let (train, other) = couple(link, now, batch, &mut at, tags);
             if let Some(train) = train {
                 self.inbox.push(self.peers.member(rank).id(), Place::Train(train));
             }
@@ -507,15 +523,16 @@ fn couple(
     now: Nanos,
     batch: &mut RxBatch,
     at: &mut usize,
+    tags: &mut KnownTags,
 ) -> (Option<Train>, Option<RxFrame>) {
     let mut coupling: Option<Coupling> = None;
     let mut other = None;
     while let Some(&frame) = batch.frames().get(*at) {
-        let bytes = batch.bytes_mut(frame);
-        let Some(handled) = link.handle_next(now, bytes) else { break };
+        let known = tags.find(link, batch, *at);
+        let Some(handled) = link.handle_next(now, batch.bytes_mut(frame), known) else { break };
         *at += 1;
         let Ok(payload) = handled else { continue };
-        let (place, slot) = (*at - 1, &bytes[payload.clone()]);
+        let (place, slot) = (*at - 1, &batch.bytes(frame)[payload.clone()]);
         let coupled = match &mut coupling {
             Some(coupling) => coupling.append(place, payload.start, slot),
             none => {

@@ -2,6 +2,7 @@
 //! to the program as one item.
 
 use tautline_device::{RxBatch, RxFrame};
+use tautline_link::{FrameOfTrain, Link, TrainTags};
 use tautline_wire::record::as_more;
 
 /// Slots of consecutive frames of a batch. Each holds one record, which goes on with the message where the
@@ -60,6 +61,28 @@ impl Train {
         let rest = Train { first: self.first + slots, slots: self.slots - slots, ..*self };
         (self.slots, self.last_len) = (slots, self.len);
         Some(rest)
+    }
+}
+
+/// Tags of some of a batch's frames, which are computed together (L-33).
+#[derive(Debug, Default)]
+pub(super) struct KnownTags {
+    tags: Option<TrainTags>,
+    /// The place of the first of these frames in the batch, and that behind the last one.
+    from: usize,
+    to: usize,
+}
+
+impl KnownTags {
+    /// The tag of a batch's frame `at`, if it is computed together with those of the frames behind it. Places
+    /// do not decrease.
+    #[inline]
+    pub(super) fn find(&mut self, link: &Link, batch: &RxBatch, at: usize) -> FrameOfTrain<'_> {
+        if at >= self.to {
+            self.tags = link.train_tags(batch.frames()[at..].iter().map(|frame| batch.bytes(*frame)));
+            (self.from, self.to) = (at, at + self.tags.as_ref().map_or(1, TrainTags::count));
+        }
+        self.tags.as_ref().map(|tags| (tags, at - self.from))
     }
 }
 

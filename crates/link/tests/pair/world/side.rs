@@ -137,12 +137,15 @@ impl Side {
 
     pub fn handle_frame(&mut self, now: Nanos, frame: &mut [u8], other: &mut Side) {
         let Ok(channel) = channel_of(frame) else { return self.refused += 1 };
-        let next =
-            self.peering.link_mut().filter(|_| self.trains).and_then(|link| link.handle_next(now, frame));
+        let next = self
+            .peering
+            .link_mut()
+            .filter(|_| self.trains)
+            .and_then(|link| link.handle_next(now, frame, None));
         self.in_train += u64::from(next.is_some());
         let handled = match next {
             Some(next) => next.map(|payload| (Some(Arrival::Next { released: 0 }), payload)),
-            None => self.peering.handle_frame(now, channel, frame),
+            None => self.peering.handle_frame(now, channel, frame, None),
         };
         let Ok((arrival, payload)) = handled else { return self.refused += 1 };
         self.track();
