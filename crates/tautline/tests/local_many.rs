@@ -241,9 +241,13 @@ fn memory_and_descriptors_of_64_ranks() {
         assert!((1..=most).contains(&shared), "{pattern}: {shared} MiB of shared memory");
         assert_eq!(costs.len(), 64);
         for cost in costs {
-            // A process and a connection. The UDP device has a socket for each member that is used (D-5).
+            // A process and a connection. A few did not listen yet, and got a hello by a connected socket
+            // (D-33).
             let [sockets, processes, memory, neighbours, _] = <[u64; 5]>::try_from(cost).unwrap();
-            assert!(sockets <= 2 * neighbours && processes <= neighbours && memory == 0);
+            assert!(
+                sockets <= neighbours + 4 && processes <= neighbours && memory == 0,
+                "{sockets} sockets, {processes} processes, {memory} files of memory"
+            );
         }
         let udp: Vec<_> = crowd.said.iter().filter(|line| line.contains("uses udp")).collect();
         assert!(udp.is_empty(), "{udp:?}");

@@ -24,13 +24,23 @@ pub(super) struct Sockets {
 impl Udp {
     /// Opens a connected socket, unless [`MAX_CONNECTED`] are open. Without one, frames go through the main
     /// socket.
-    pub(super) fn open_connected(&mut self, to: SocketAddr) -> Option<OwnedFd> {
+    fn open_connected(&mut self, to: SocketAddr) -> Option<OwnedFd> {
         if !self.features.connect || self.sockets.open >= MAX_CONNECTED {
             return None;
         }
         let socket = sys::open_connected(self.local, to).ok()?;
         self.sockets.open += 1;
         Some(socket)
+    }
+
+    /// Opens the socket of a route whose first frame is about to be sent: peers that share memory have routes
+    /// without frames.
+    #[cold]
+    pub(super) fn connect_new(&mut self, route: u32) {
+        let to = self.routes[route as usize].to;
+        let connected = self.open_connected(to);
+        let entry = &mut self.routes[route as usize];
+        (entry.connected, entry.is_new) = (connected, false);
     }
 
     /// Opens or closes the socket of a route over which `sent` trains went since it was last checked. Returns

@@ -73,6 +73,8 @@ struct Route {
     to: SocketAddr,
     /// A socket connected to the destination, for sending (D-33).
     connected: Option<OwnedFd>,
+    /// No frame was sent.
+    is_new: bool,
     encoded: SocketAddrAny,
     max_frame: usize,
     /// Trains may be sent; false once the path's device has refused one.
@@ -223,10 +225,10 @@ impl Datagram for Udp {
         let max_frame = self.first_limit(to)?;
         let id =
             u32::try_from(self.routes.len()).map_err(|_| io::Error::from(io::ErrorKind::QuotaExceeded))?;
-        let connected = self.open_connected(to);
         self.routes.push(Route {
             to,
-            connected,
+            connected: None,
+            is_new: true,
             encoded: to.into(),
             max_frame,
             gso: self.features.gso.is_on(),

@@ -65,6 +65,9 @@ impl Udp {
 
     #[inline]
     fn send_one(&mut self, frame: Queued) {
+        if self.routes[frame.route as usize].is_new {
+            self.connect_new(frame.route);
+        }
         let route = &mut self.routes[frame.route as usize];
         route.sent = route.sent.wrapping_add(1);
         let bytes = self.arena.bytes(frame.slot, frame.start as usize..frame.end as usize);
@@ -87,6 +90,12 @@ impl Udp {
 
     fn send_batch(&mut self) {
         self.plan_trains();
+        for at in 0..self.outgoing.trains.len() {
+            let route = self.outgoing.trains[at].route;
+            if self.routes[route as usize].is_new {
+                self.connect_new(route);
+            }
+        }
         let mut at = 0;
         while at < self.outgoing.trains.len() {
             match self.send_trains(at..self.outgoing.trains.len()) {
