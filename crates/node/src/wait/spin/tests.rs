@@ -297,7 +297,7 @@ fn no_core_is_offered_to_those_who_compute() {
 /// that follows waits for other ranks is as short as the first.
 #[test]
 fn crowded_waiters_pause_for_a_short_time() {
-    for (ranks, long) in [(4, 1_000_000), (8, 1_000_000), (16, 1_600_000), (64, 3_000_000)] {
+    for (ranks, long) in [(4, 1_000_000), (8, 1_000_000), (16, 1_600_000), (64, 6_400_000)] {
         let crowd = SpinBackoff::new(ranks, 2);
         let mut now = 0;
         let mut interrupt = |pauses: &[Nanos]| {
