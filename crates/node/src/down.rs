@@ -3,6 +3,8 @@
 use tautline_link::Death;
 use tautline_wire::handshake::RefuseReason;
 
+use crate::Shortage;
+
 /// Why a peer is no longer reachable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -21,6 +23,8 @@ pub enum Down {
     Excluded,
     /// It refused this node.
     Refused(RefuseReason),
+    /// It is on this host and was never reached in time, because no memory could be shared with it.
+    Shortage(Shortage),
 }
 
 impl Down {
@@ -28,7 +32,7 @@ impl Down {
     pub fn to_byte(self) -> u8 {
         match self {
             Down::Closed => 1,
-            Down::Unreachable => 2,
+            Down::Unreachable | Down::Shortage(_) => 2,
             Down::Died(Death::Silence) => 3,
             Down::Died(Death::Restarted) => 4,
             Down::Died(Death::Violation) => 5,
@@ -64,6 +68,7 @@ impl std::fmt::Display for Down {
             Down::Reported => f.write_str("its end was reported"),
             Down::Excluded => f.write_str("the members of a group go on without it"),
             Down::Refused(refusal) => write!(f, "it refused: {refusal}"),
+            Down::Shortage(shortage) => write!(f, "no memory could be shared with it: {shortage}"),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Errors, one type per operation; each says what was wrong and what to do.
 
+use crate::shortage::explain;
 use crate::{Address, Down, Rank};
 
 /// Why a send did not happen.
@@ -113,21 +114,6 @@ impl std::fmt::Display for JoinError {
         }
     }
 }
-
-/// The system's words, and what to do where they do not say it.
-pub(crate) fn explain(error: &std::io::Error) -> String {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    match (error.raw_os_error().map(rustix::io::Errno::from_raw_os_error), limit) {
-        (Some(rustix::io::Errno::MFILE), Some(limit)) => format!(
-            "{error}: this process may have {limit} open (RLIMIT_NOFILE), which is too few; raise the limit, for example: ulimit -n {}",
-            (4 * limit).max(FILES)
-        ),
-        _ => error.to_string(),
-    }
-}
-
-/// Open files that suffice for a small job.
-const FILES: u64 = 256;
 
 impl std::error::Error for JoinError {}
 

@@ -21,8 +21,9 @@ pub enum Event {
         /// Why this one.
         reason: String,
     },
-    /// This process lacks descriptors or memory, and refuses to share memory with peers on its host; they
-    /// use datagrams instead. Reported when that begins, not for every peer.
+    /// This process lacks descriptors or memory, and shares no memory with further peers on its host. They
+    /// use datagrams instead, or try again where only shared memory is to be used. Reported when that begins,
+    /// not for every peer.
     LocalRefused {
         /// What it lacks, and what to do about it.
         reason: String,

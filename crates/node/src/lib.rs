@@ -39,6 +39,7 @@ mod open_device;
 mod peer_id;
 mod peer_table;
 mod secrets;
+mod shortage;
 pub mod tags;
 #[cfg(test)]
 mod testing;
@@ -68,6 +69,7 @@ pub(crate) use open_device::open_lane_device;
 pub use open_device::{open_device, xdp_chunks};
 pub use peer_id::{MessageId, PeerId};
 pub use peer_table::PeerTable;
+pub use shortage::Shortage;
 pub use undelivered::Undelivered;
 
 /// Re-exported so that layers above need not depend on the crates below.

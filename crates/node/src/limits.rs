@@ -55,6 +55,10 @@ pub const MAX_LOAN_POOL: u64 = 32 << 30;
 pub const MAX_INCOMING: usize = 64;
 /// Nanoseconds between two polls for processes on this host that died or dial.
 pub const LOCAL_POLL_NS: u64 = 2_000_000;
+/// Nanoseconds for which a peer on this host is not dialled that could not share memory.
+pub const REJECTED: u64 = 1_000_000_000;
+/// Nanoseconds after which something is tried again for which descriptors or memory were lacking (S-33).
+pub const SHORTAGE_PAUSE: u64 = 100_000_000;
 
 /// Apertures of one node.
 pub const MAX_APERTURES: usize = 1 << 16;

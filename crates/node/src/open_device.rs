@@ -11,7 +11,7 @@ use tautline_device::udp::{Udp, UdpConfig};
 use tautline_device::xdp::{Framing, OpenError, Receive, Xdp, XdpConfig};
 use tautline_wire::handshake::Security;
 
-use crate::error::explain;
+use crate::shortage::explain;
 use crate::{Choice, Config, DeviceName, Job, JoinError, PassedOver, Waiting, join_addresses};
 
 /// Opens the best device, or the one that the configuration asks for.

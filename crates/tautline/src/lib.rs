@@ -128,7 +128,7 @@ pub use tautline_launch::job_file;
 pub use tautline_node::wire::{RefuseReason, Security};
 pub use tautline_node::{
     Address, Choice, Clock, Config, Counters, DeviceName, Down, Environment, Event, HostId, Job, JoinError,
-    Launcher, Member, PassedOver, PeerId, PeerState, Rank, SendError, Undelivered, Waiting,
+    Launcher, Member, PassedOver, PeerId, PeerState, Rank, SendError, Shortage, Undelivered, Waiting,
 };
 
 /// The layers below, for tools and tests.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::launch::{Launcher, Process, again, example, is_member};
 use common::{Limit, await_event};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tautline::{Config, Down, Endpoint, Event, Short};
+use tautline::{Builder, Config, DeviceName, Down, Endpoint, Event, PeerState, Short};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -228,4 +228,134 @@ fn a_node_without_descriptors_is_reached_by_datagram() {
     // Once or twice for each wait, and for the datagrams.
     assert!(slept < 800 + 2 * waits, "{slept} sleeps in {waits} waits");
     told(&mut member, "served");
+}
+
+/// Set for a member whose limit is raised when it is named, and how many ranks it has.
+const RAISED: &str = "TAUTLINE_TEST_RAISED";
+const THREADS: usize = 12;
+
+/// Connects to all other ranks, with memory only, until each is up or down. Prints what happened. If there is
+/// a limit to raise to, does so when an event names the limit.
+fn meet(ends: &[Endpoint], ranks: u32, mut raise: Option<u64>) {
+    let others = |end: &Endpoint| (0..ranks).filter(|rank| *rank != end.rank()).collect::<Vec<_>>();
+    ends.iter().for_each(|end| others(end).into_iter().for_each(|peer| end.connect(peer).unwrap()));
+    let is_settled =
+        |end: &Endpoint, peer| matches!(end.peer_state(peer), Some(PeerState::Up | PeerState::Down(_)));
+    let read_events = |end: &Endpoint, raise: &mut Option<u64>| {
+        while let Some(event) = end.poll_event() {
+            match event {
+                Event::PeerDown { peer, .. } => {
+                    // The peer may dial again, and share memory after all.
+                    let told =
+                        end.send(peer, "x", b"hello").map_or_else(|e| e.to_string(), |()| event.to_string());
+                    println!("@down {told}");
+                }
+                Event::PeerUp { .. } => println!("@up"),
+                event @ Event::LocalRefused { .. } => {
+                    println!("@lacking {event}");
+                    raise.take().into_iter().for_each(|to| lower(Resource::Nofile, to));
+                }
+                _ => {}
+            }
+        }
+    };
+    while !ends.iter().all(|end| others(end).into_iter().all(|peer| is_settled(end, peer))) {
+        for end in ends {
+            end.extract(usize::MAX).unwrap();
+            end.wait(Some(Duration::from_micros(10))).unwrap();
+            read_events(end, &mut raise);
+        }
+    }
+    ends.iter().for_each(|end| read_events(end, &mut raise));
+    println!("@settled");
+}
+
+fn builder() -> Builder {
+    let config = Config::with(|config| config.connect_timeout = Duration::from_secs(8));
+    Endpoint::builder().config(config).on_short("x", |_: Short<'_>| {})
+}
+
+/// Not a test by itself: ranks that are threads of one process, which has few descriptors for all of them.
+#[test]
+fn member_of_many_ranks() {
+    if is_member("member_of_many_ranks") {
+        let mut jobs = common::jobs(THREADS);
+        jobs.iter_mut().for_each(|job| job.device = Some(DeviceName::Shm));
+        let ends: Vec<_> = jobs.into_iter().map(|job| builder().join_job(job).unwrap()).collect();
+        let before = getrlimit(Resource::Nofile).current;
+        lower(Resource::Nofile, open_descriptors() + 60);
+        meet(&ends, THREADS as u32, before.filter(|_| std::env::var_os(RAISED).is_some()));
+    }
+}
+
+/// Not a test by itself: a rank that has few descriptors.
+#[test]
+fn member_that_meets_others() {
+    if is_member("member_that_meets_others") {
+        let end = builder().join().unwrap();
+        lower(Resource::Nofile, open_descriptors() + 12);
+        meet(std::slice::from_ref(&end), 8, None);
+        // For the others, until it is killed.
+        loop {
+            end.extract(usize::MAX).unwrap();
+            end.wait(None).unwrap();
+        }
+    }
+}
+
+/// What a member printed before it was settled.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Met {
+    /// Peers that are up, and why others are not.
+    up: usize,
+    downs: Vec<String>,
+    /// An event named the limit.
+    named: bool,
+}
+
+fn settled(member: &mut Process) -> Met {
+    let mut met = Met::default();
+    member.expect("@settled", PATIENCE, |line| {
+        met.up += usize::from(line == "@up");
+        met.downs.extend(line.strip_prefix("@down ").map(str::to_owned));
+        met.named |= line.starts_with("@lacking") && line.contains("RLIMIT_NOFILE");
+        (line == "@settled").then_some(())
+    });
+    let Met { up, downs, .. } = &met;
+    println!("rank {}: {up} up, {} not, for example {:?}", member.rank, downs.len(), downs.first());
+    assert!(downs.iter().all(|why| why.contains("RLIMIT_NOFILE")), "{downs:?}");
+    met
+}
+
+/// N-33: ranks that are threads of one process lack descriptors while they open channels: when there are
+/// enough, all channels are opened, and nobody was taken for dead.
+#[test]
+fn a_passing_shortage_kills_nobody() {
+    let _limit = Limit::seconds(120);
+    let mut member = again("member_of_many_ranks");
+    member.env(RAISED, "");
+    let met = settled(&mut Launcher::new(1).start(0, member));
+    assert_eq!(met, Met { up: THREADS * (THREADS - 1), downs: Vec::new(), named: true });
+}
+
+/// N-33: where there are too few, sending to a peer that could not be reached is an error that names the
+/// limit.
+#[test]
+fn a_shortage_among_threads_is_named() {
+    let _limit = Limit::seconds(120);
+    let met = settled(&mut Launcher::new(1).start(0, again("member_of_many_ranks")));
+    assert!(met.up > 0 && !met.downs.is_empty() && met.named, "{met:?}");
+}
+
+/// The same of ranks that are processes.
+#[test]
+fn a_shortage_among_processes_is_named() {
+    let _limit = Limit::seconds(120);
+    let launcher = Launcher::over(DeviceName::Shm, 8);
+    let start = |rank| launcher.start(rank, again("member_that_meets_others"));
+    let mut members: Vec<_> = (0..8).map(start).collect();
+    let met: Vec<_> = members.iter_mut().map(settled).collect();
+    let told = |is: &dyn Fn(&Met) -> bool| met.iter().any(is);
+    assert!(told(&|met| met.up > 0) && told(&|met| !met.downs.is_empty()), "{met:?}");
+    assert!(told(&|met| met.named), "{met:?}");
 }

@@ -90,31 +90,38 @@ pub enum Refusal {
     Other,
 }
 
-/// What is in the error that [`Refusal::UnknownRank`] becomes: kinds of errors are the system's, too.
-#[derive(Debug)]
-struct UnknownRank;
-
-impl std::error::Error for UnknownRank {}
-
-impl std::fmt::Display for UnknownRank {
+impl std::fmt::Display for Refusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the peer does not know this rank")
+        f.write_str(match self {
+            Refusal::Descriptors => {
+                "the peer has no descriptors left (RLIMIT_NOFILE); raise its limit, for example: ulimit -n 1024"
+            }
+            Refusal::Memory => {
+                "the peer has no memory or address space left; raise its limits (ulimit -v, ulimit -m), or \
+                 start fewer processes"
+            }
+            Refusal::UnknownRank => "the peer does not know this rank",
+            Refusal::Other => "the peer could not map what was handed over; its log says why",
+        })
     }
 }
+
+impl std::error::Error for Refusal {}
 
 impl Refusal {
     /// What to tell a process that cannot be served because of `error`.
     pub fn of(error: &io::Error) -> Refusal {
         match error.raw_os_error() {
-            Some(libc::EMFILE | libc::ENFILE) => Refusal::Descriptors,
+            // The last one: as many descriptors of this user are on their way through sockets.
+            Some(libc::EMFILE | libc::ENFILE | libc::ETOOMANYREFS) => Refusal::Descriptors,
             Some(libc::ENOMEM | libc::ENOBUFS) => Refusal::Memory,
             _ => Refusal::Other,
         }
     }
 
-    /// Whether an error is [`Refusal::UnknownRank`] of the peer.
-    pub fn is_unknown_rank(error: &io::Error) -> bool {
-        error.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<UnknownRank>)
+    /// The refusal of the peer that an error is, if it is one.
+    pub fn in_error(error: &io::Error) -> Option<Refusal> {
+        error.get_ref()?.downcast_ref().copied()
     }
 
     /// Returns the bytes of a refusal, as long as a greeting; `prove` as in [`Greeting::to_bytes`].
@@ -149,18 +156,7 @@ impl Refusal {
 
 impl From<Refusal> for io::Error {
     fn from(refusal: Refusal) -> io::Error {
-        let why = match refusal {
-            Refusal::Descriptors => {
-                "the peer has no descriptors left (RLIMIT_NOFILE); raise its limit, for example: ulimit -n 1024"
-            }
-            Refusal::Memory => {
-                "the peer has no memory or address space left; raise its limits (ulimit -v, ulimit -m), or \
-                 start fewer processes"
-            }
-            Refusal::UnknownRank => return io::Error::new(io::ErrorKind::ConnectionRefused, UnknownRank),
-            Refusal::Other => "the peer could not map what was handed over; its log says why",
-        };
-        io::Error::new(io::ErrorKind::ConnectionRefused, why)
+        io::Error::new(io::ErrorKind::ConnectionRefused, refusal)
     }
 }
 
@@ -180,9 +176,9 @@ mod tests {
         let prove = |bytes: &[u8]| [bytes.iter().fold(3, |all, byte| all ^ byte.rotate_left(1)); 16];
         for refusal in [Refusal::Descriptors, Refusal::Memory, Refusal::UnknownRank, Refusal::Other] {
             let bytes = refusal.to_bytes(prove);
-            assert_eq!(Refusal::is_unknown_rank(&refusal.into()), refusal == Refusal::UnknownRank);
+            assert_eq!(Refusal::in_error(&refusal.into()), Some(refusal));
             for kind in [io::ErrorKind::PermissionDenied, io::ErrorKind::ConnectionRefused] {
-                assert!(!Refusal::is_unknown_rank(&kind.into()), "of the system");
+                assert_eq!(Refusal::in_error(&kind.into()), None, "of the system");
             }
             assert_eq!(Refusal::parse(&bytes, prove), Some(refusal));
             assert_eq!(Greeting::parse(&bytes, prove), None);
@@ -192,8 +188,9 @@ mod tests {
                 assert_eq!(Refusal::parse(&other, prove), None, "byte {i}");
             }
         }
-        let full = io::Error::from_raw_os_error(libc::EMFILE);
-        assert_eq!(Refusal::of(&full), Refusal::Descriptors);
+        for lacking in [libc::EMFILE, libc::ENFILE, libc::ETOOMANYREFS] {
+            assert_eq!(Refusal::of(&io::Error::from_raw_os_error(lacking)), Refusal::Descriptors);
+        }
         assert_eq!(Refusal::of(&io::ErrorKind::Other.into()), Refusal::Other);
     }
 

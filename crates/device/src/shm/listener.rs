@@ -11,7 +11,7 @@ use tautline_mem::pool::{MAX_POOL, POOL_UNIT, Pool, PoolView};
 use tautline_mem::{PeerPages, RingNumber, Segment};
 
 use super::greeting::{GREETING_LEN, Greeting, Refusal};
-use super::{Shm, Side, attach_segment, create_segment};
+use super::{Shm, Side, attach_segment, close_handed_over, create_segment};
 use crate::sys::local;
 
 /// The most entries of the directory that one sweep checks.
@@ -386,13 +386,14 @@ impl Dial {
         if local::is_readable(process.as_fd()) {
             return Err(io::Error::new(io::ErrorKind::ConnectionRefused, "its process has exited"));
         }
-        let segment = create_segment()?;
-        let (greeting, own) = greet()?;
+        let mut segment = create_segment()?;
+        let (greeting, mut own) = greet()?;
         match send_greeting(&socket, &greeting, Some(&segment), &own) {
             // It may have said why, before it closed the connection.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             sent => sent?,
         }
+        close_handed_over(&mut segment, own.pool.as_mut());
         Ok(Dial { socket, process, segment, own })
     }
 

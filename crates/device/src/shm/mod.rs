@@ -117,6 +117,17 @@ pub fn keep_descriptors() {
     KEEP_DESCRIPTORS.store(true, Ordering::Relaxed);
 }
 
+/// Closes the descriptors of memory that the other side has, or that is on its way to it: two are left for
+/// each peer (S-36).
+fn close_handed_over(segment: &mut Segment, pool: Option<&mut Pool>) {
+    if !KEEP_DESCRIPTORS.load(Ordering::Relaxed) {
+        segment.close_fd();
+        if let Some(pool) = pool {
+            pool.close_fd();
+        }
+    }
+}
+
 /// Allocates the memory of a segment that is used from the start.
 fn populate_first(segment: Segment) -> io::Result<Segment> {
     segment.populate(0, SHAPE.first_size())?;
@@ -144,13 +155,7 @@ impl Shm {
         asymmetric: bool,
     ) -> Shm {
         let Contribution { mut pool, number } = own;
-        // The other side has what it needs: two descriptors are left for each peer (S-36).
-        if !KEEP_DESCRIPTORS.load(Ordering::Relaxed) {
-            segment.close_fd();
-            if let Some(pool) = &mut pool {
-                pool.close_fd();
-            }
-        }
+        close_handed_over(&mut segment, pool.as_mut());
         let segment = Arc::new(segment);
         let (out, back) = match side {
             Side::Caller => (0, RING_LEN),

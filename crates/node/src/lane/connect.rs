@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use tautline_device::shm::Refusal;
 use tautline_device::{RouteId, Transport};
 use tautline_link::{ChannelIds, HandshakeFrame, HandshakeOutcome, Nanos};
 use tautline_wire::handshake::HANDSHAKE_LEN;
@@ -10,9 +11,10 @@ use tautline_wire::{Handshake, Kind};
 
 use super::Lane;
 use crate::channel::Port;
-use crate::limits::{HELLOS_TO_ADDRESS, MAX_HANDLERS, MAX_NAME};
+use crate::limits::{HELLOS_TO_ADDRESS, LOCAL_POLL_NS, MAX_HANDLERS, MAX_NAME, REJECTED, SHORTAGE_PAUSE};
+use crate::local::{Hello, explain};
 use crate::membership::{HandlerNames, Peer, SHORT_ONLY};
-use crate::{Address, Down, Event, Member, PeerState, Rank};
+use crate::{Address, Down, Event, Member, PeerState, Rank, Shortage};
 
 impl Lane {
     /// The job has one more rank.
@@ -50,6 +52,97 @@ impl Lane {
             peer.state = PeerState::Connecting;
             peer.channel.note_timer(&mut self.port, now);
         }
+    }
+
+    /// Dials a peer's listener, if it has one on this host. True if an answer is awaited, or datagrams are
+    /// not to be used anyway.
+    pub(super) fn dial(&mut self, now: Nanos, rank: Rank) -> bool {
+        if self.local.reopen.is_some() {
+            self.reopen_listener(now);
+        }
+        let Lane { local, peers, port, secrets, config, .. } = self;
+        let Some(discovery) = local.discovery.as_mut().filter(|_| !port.closed) else { return false };
+        let peer = peers.member_mut(rank);
+        if peer.channel.is_shared() || discovery.is_dialling(rank) || discovery.will_redial(rank) {
+            return true;
+        }
+        if !discovery.reaches(&peer.local) || now < peer.local.dial_after && !discovery.only {
+            return false;
+        }
+        if discovery.is_dialling_enough(now) {
+            discovery.redial_at(rank, now + LOCAL_POLL_NS);
+            return true;
+        }
+        let hello = Hello { from: self.rank, to: rank, epoch: secrets.number(), window: config.local_window };
+        let Err(error) = discovery.dial(now, hello) else { return true };
+        if error.kind() == std::io::ErrorKind::WouldBlock {
+            // N-16: too many dial at once; the peer is there.
+            discovery.redial_at(rank, now + LOCAL_POLL_NS);
+            return true;
+        }
+        let only = discovery.only;
+        tracing::debug!(rank = self.rank, peer = rank, %error, "no shared memory");
+        if error.kind() == std::io::ErrorKind::NotFound {
+            // A peer without a listener is on another host.
+            peer.local.refused = None;
+        } else {
+            self.note_failed_dial(now, rank, &error);
+        }
+        if only {
+            self.reach_otherwise(now, rank);
+        }
+        only
+    }
+
+    /// Opens the listener after all, so that peers which connect from now on share memory (N-17).
+    #[cold]
+    fn reopen_listener(&mut self, now: Nanos) {
+        let Some(reopen) = self.local.reopen.as_mut().filter(|_| !self.port.closed) else { return };
+        if let Some(discovery) = reopen.try_open(now, &self.config) {
+            tracing::info!(rank = self.rank, "memory can be shared with peers on this host after all");
+            self.local.discovery = Some(Box::new(discovery));
+            (self.local.reopen, self.local.unavailable) = (None, None);
+            self.status.descriptors_changed = true;
+        }
+    }
+
+    /// No memory could be shared with a peer. Its transport is an event that says why (N-17); where it has no
+    /// other, the beginning of a shortage of this process is one (N-33).
+    #[cold]
+    pub(super) fn note_failed_dial(&mut self, now: Nanos, rank: Rank, error: &std::io::Error) {
+        let local = &mut self.peers.member_mut(rank).local;
+        let shortage = Shortage::of(error);
+        local.refused = Some(explain(error));
+        local.shortage = shortage.or(local.shortage);
+        if shortage.is_none() || Refusal::in_error(error).is_some() {
+            return;
+        }
+        let Some(discovery) = &mut self.local.discovery else { return };
+        let is_new = discovery.note_shortage(now);
+        if is_new && discovery.only {
+            self.push_event(Event::LocalRefused { reason: explain(error) });
+        }
+    }
+
+    /// Reaches a peer that no memory could be shared with by datagram, without another dial at every hello.
+    /// Where only memory is to be used, dials it again later (N-33).
+    #[cold]
+    pub(super) fn reach_otherwise(&mut self, now: Nanos, rank: Rank) {
+        let peer = self.peers.member_mut(rank);
+        let Some(discovery) = self.local.discovery.as_mut().filter(|discovery| discovery.only) else {
+            peer.local.dial_after = now + REJECTED;
+            return self.connect_link(now, rank);
+        };
+        let pause = if peer.local.shortage.is_some() { SHORTAGE_PAUSE } else { LOCAL_POLL_NS };
+        discovery.redial_at(rank, now + pause);
+    }
+
+    /// Why a peer counts as unreachable: for want of what sharing memory takes, if it is still dialled.
+    pub(super) fn why_unreachable(&self, rank: Rank) -> Down {
+        let discovery = self.local.discovery.as_ref();
+        let is_dialled = discovery.is_some_and(|discovery| discovery.only || discovery.will_redial(rank));
+        let shortage = self.peers.member(rank).local.shortage.filter(|_| is_dialled);
+        shortage.map_or(Down::Unreachable, Down::Shortage)
     }
 
     /// Starts to open a channel by datagram, unless there is one.

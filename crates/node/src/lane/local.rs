@@ -11,7 +11,7 @@ use super::frames::{FastPoll, FrameBatch};
 use super::inbox::Place;
 use crate::channel::{ChannelNumbers, NextFrame, ShmChannel};
 use crate::local::{Dialled, Hello, IncomingDial, LocalPeers, explain};
-use crate::{Address, Down, Event, PeerState, Rank};
+use crate::{Address, Down, Event, PeerState, Rank, Shortage};
 
 /// Polls of shared memory for each read of the clock.
 const SPINS: u32 = 64;
@@ -19,8 +19,6 @@ const SPINS: u32 = 64;
 const DEVICE_SPINS: u32 = 48;
 /// Bytes that are taken out in one go: they stay in the first cache, or near it, until they are read.
 const AT_ONCE: usize = 64 << 10;
-/// How long the listener of a peer that rejected us is left alone.
-const REJECTED: Nanos = 1_000_000_000;
 
 impl Lane {
     // Taking frames.
@@ -332,50 +330,6 @@ impl Lane {
 
     // Opening channels.
 
-    /// Dials a peer's listener, if it has one on this host. True if an answer is awaited, or datagrams are
-    /// not to be used anyway.
-    pub(super) fn dial(&mut self, now: Nanos, rank: Rank) -> bool {
-        if self.local.reopen.is_some() {
-            self.reopen_listener(now);
-        }
-        let Lane { local, peers, port, secrets, config, .. } = self;
-        let Some(discovery) = local.discovery.as_mut().filter(|_| !port.closed) else { return false };
-        let peer = peers.member_mut(rank);
-        if peer.channel.is_shared() || discovery.is_dialling(rank) || discovery.will_redial(rank) {
-            return true;
-        }
-        if !discovery.reaches(&peer.local) || now < peer.local.dial_after && !discovery.only {
-            return false;
-        }
-        let hello = Hello { from: self.rank, to: rank, epoch: secrets.number(), window: config.local_window };
-        let Err(error) = discovery.dial(hello) else { return true };
-        if error.kind() == std::io::ErrorKind::WouldBlock {
-            // N-16: too many dial at once; the peer is there.
-            discovery.redial_later(now, rank);
-            return true;
-        }
-        tracing::debug!(rank = self.rank, peer = rank, %error, "no shared memory");
-        // A peer without a listener is on another host.
-        let refused = error.kind() != std::io::ErrorKind::NotFound;
-        peer.local.refused = refused.then(|| explain(&error));
-        if discovery.only {
-            discovery.redial_later(now, rank);
-        }
-        discovery.only
-    }
-
-    /// Opens the listener after all, so that peers which connect from now on share memory (N-17).
-    #[cold]
-    fn reopen_listener(&mut self, now: Nanos) {
-        let Some(reopen) = self.local.reopen.as_mut().filter(|_| !self.port.closed) else { return };
-        if let Some(discovery) = reopen.try_open(now, &self.config) {
-            tracing::info!(rank = self.rank, "memory can be shared with peers on this host after all");
-            self.local.discovery = Some(Box::new(discovery));
-            (self.local.reopen, self.local.unavailable) = (None, None);
-            self.status.descriptors_changed = true;
-        }
-    }
-
     /// Polls for processes of this host that dial, answer or die, if it is time to.
     #[inline]
     pub(super) fn poll_local(&mut self, now: Nanos) {
@@ -400,8 +354,9 @@ impl Lane {
                 // A peer that had been there may come back, too.
                 let peer = self.peers.member(rank);
                 let wanted = !peer.channel.is_shared() && now < peer.connect_by;
-                if (peer.state == PeerState::Connecting || wanted) && !peer.channel.link.is_live() {
-                    self.dial(now, rank);
+                let waits = peer.state == PeerState::Connecting || wanted;
+                if waits && !peer.channel.link.is_live() && !self.dial(now, rank) {
+                    self.connect_link(now, rank);
                 }
             }
         }
@@ -487,12 +442,11 @@ impl Lane {
         let hello = Hello { from: me, to: from, epoch, window: self.config.local_window };
         match discovery.accept(incoming, greeting, hello) {
             Ok(shm) => self.establish_shm(now, from, shm, (epoch, greeting)),
-            Err(error) => peer.local.refused = Some(explain(&error)),
+            Err(error) => self.note_failed_dial(now, from, &error),
         }
     }
 
     fn finish_dial(&mut self, now: Nanos, rank: Rank, dialled: Dialled) {
-        let only = self.local.discovery.as_ref().is_some_and(|discovery| discovery.only);
         match dialled {
             // N-16: a link that is live is not replaced; the peer learns that its answer was not used.
             Dialled::Established(..) if self.peers.member(rank).channel.link.is_live() => {}
@@ -500,21 +454,16 @@ impl Lane {
                 self.establish_shm(now, rank, *shm, (greeting.answers, &greeting));
             }
             Dialled::Mistaken => {}
-            Dialled::Failed(error) if Refusal::is_unknown_rank(&error) => {
+            Dialled::Failed(error) if Refusal::in_error(&error) == Some(Refusal::UnknownRank) => {
                 self.teardown(rank, Down::Refused(RefuseReason::UnknownRank));
             }
-            // The peer went away, or would rather dial us.
-            Dialled::Failed(error) if !only => {
-                let peer = self.peers.member_mut(rank);
-                if !peer.channel.is_shared() {
-                    peer.local.refused = Some(explain(&error));
-                    self.fall_back(now, rank);
-                }
+            Dialled::Failed(error) if self.peers.member(rank).channel.is_shared() => {
+                tracing::debug!(rank = self.rank, peer = rank, %error, "a dial that is not needed");
             }
-            Dialled::Failed(_) => {
-                if let Some(discovery) = &mut self.local.discovery {
-                    discovery.redial_later(now, rank);
-                }
+            // The peer lacks something, went away, or would rather dial us.
+            Dialled::Failed(error) => {
+                self.note_failed_dial(now, rank, &error);
+                self.reach_otherwise(now, rank);
             }
         }
     }
@@ -535,7 +484,7 @@ impl Lane {
         self.local.poll.add((rank, place), shm.number());
         let peer = self.peers.member_mut(rank);
         peer.channel.establish_shm(ShmChannel::new(shm, greeting.window, numbers));
-        peer.local.refused = None;
+        (peer.local.refused, peer.local.shortage) = (None, None);
         peer.incarnation += 1;
         peer.state = PeerState::Connecting;
         peer.connect_by = connect_by;
@@ -546,19 +495,11 @@ impl Lane {
         self.announce(rank);
     }
 
-    /// A peer could not share memory, for want of descriptors perhaps: it is reached by datagram, without
-    /// another dial at every hello.
-    fn fall_back(&mut self, now: Nanos, rank: Rank) {
-        self.peers.member_mut(rank).local.dial_after = now + REJECTED;
-        self.connect_link(now, rank);
-    }
-
-    /// Whether the peer lives, and let go of the channel before it ever used it; then datagrams take its
-    /// place.
+    /// Whether the peer lives, and let go of the channel before it ever used it: it may lack descriptors or
+    /// memory. Then datagrams take its place, or it is dialled again (N-33).
     fn is_rejected(&mut self, now: Nanos, rank: Rank) -> bool {
-        let only = self.local.discovery.as_ref().is_some_and(|discovery| discovery.only);
         let peer = self.peers.member(rank);
-        if peer.state != PeerState::Connecting || !peer.channel.was_rejected() || only {
+        if peer.state != PeerState::Connecting || !peer.channel.was_rejected() {
             return false;
         }
         self.detach_shm(rank);
@@ -567,7 +508,8 @@ impl Lane {
         peer.local.refused = Some(
             "on this host, and it could not share memory with us: it may lack descriptors or memory".into(),
         );
-        self.fall_back(now, rank);
+        peer.local.shortage.get_or_insert(Shortage::Peer);
+        self.reach_otherwise(now, rank);
         true
     }
 

@@ -17,7 +17,7 @@ impl Lane {
         let peer = self.peers.member_mut(rank);
         let overdue = peer.state == PeerState::Connecting && now >= peer.connect_by;
         if overdue && peer.channel.stop_connecting() {
-            return self.teardown(rank, Down::Unreachable);
+            return self.teardown(rank, self.why_unreachable(rank));
         }
         // N-9: read before the slots are freed.
         let ends = self.port.closed && peer.channel.link.link().is_some_and(tautline_link::Link::is_over);

@@ -12,15 +12,12 @@ use tautline_mem::Barrier;
 use super::simulated::SimulatedHost;
 use super::sockets::{ListenerPaths, Sockets, job_name};
 use super::transport::{IncomingDial, LocalTransport, NextDial, OutgoingDial};
-use crate::limits::{LOCAL_POLL_NS, MAX_INCOMING};
+use crate::limits::{LOCAL_POLL_NS, MAX_INCOMING, SHORTAGE_PAUSE};
 use crate::membership::LocalHints;
 use crate::{Address, Config, DeviceName, Job, Rank};
 
 /// How often the listener of a dead peer is tried to be unlinked.
 const UNLINK_TRIES: u32 = 50;
-
-/// How long a listener is left alone whose connections cannot be accepted.
-pub(super) const LISTEN_AGAIN: Nanos = 100_000_000;
 
 /// Stands for a process whose rank is not known yet.
 const STRANGER: u64 = u64::MAX;
@@ -117,6 +114,7 @@ impl Incoming {
 #[derive(Debug)]
 struct Dial {
     to: Rank,
+    since: Nanos,
     /// What the answer refers to.
     epoch: u64,
     connection: Box<dyn OutgoingDial>,
@@ -141,6 +139,8 @@ struct Timers {
     listen_again: Option<Nanos>,
     /// The last connection was refused for want of something.
     is_short: bool,
+    /// Until then something may be lacking again.
+    short_until: Nanos,
 }
 
 fn lock(incoming: &Mutex<Vec<Incoming>>) -> MutexGuard<'_, Vec<Incoming>> {
@@ -276,7 +276,7 @@ impl Discovery {
     }
 
     /// Dials a peer's listener.
-    pub(crate) fn dial(&mut self, hello: Hello) -> io::Result<()> {
+    pub(crate) fn dial(&mut self, now: Nanos, hello: Hello) -> io::Result<()> {
         let greet = || {
             let (own, units) = self.contribution()?;
             let ring = own.number.get();
@@ -284,14 +284,14 @@ impl Discovery {
         };
         let connection = self.transport.dial(Address::from(hello.to).rank, &greet)?;
         self.watch_stranger(connection.fd());
-        self.dials.push(Dial { to: hello.to, epoch: hello.epoch, connection });
+        self.dials.push(Dial { to: hello.to, since: now, epoch: hello.epoch, connection });
         Ok(())
     }
 
-    /// Dials a rank again after a while.
-    pub(crate) fn redial_later(&mut self, now: Nanos, rank: Rank) {
+    /// Dials a rank again at this time.
+    pub(crate) fn redial_at(&mut self, rank: Rank, at: Nanos) {
         if !self.will_redial(rank) {
-            self.timers.redial.push((rank, now + LOCAL_POLL_NS));
+            self.timers.redial.push((rank, at));
         }
     }
 
@@ -322,7 +322,7 @@ impl Discovery {
                 self.dials.push(dial);
                 continue;
             }
-            let Dial { to: rank, epoch, connection: dial } = dial;
+            let Dial { to: rank, epoch, connection: dial, .. } = dial;
             self.unwatch_stranger(dial.fd());
             let dialled = match answer {
                 Ok(None) => continue,
@@ -358,7 +358,9 @@ impl Discovery {
         let (mut dropped, mut lacking) = (0, None);
         let prove = self.prove();
         let refuse = |error: &io::Error| Refusal::of(error).to_bytes(&prove);
-        for _ in 0..MAX_INCOMING {
+        // Each needs more when its greeting comes.
+        let most = if now < self.timers.short_until { 1 } else { MAX_INCOMING };
+        for _ in 0..most {
             match self.transport.accept(&refuse) {
                 NextDial::Dial(connection) => {
                     self.timers.is_short = false;
@@ -380,15 +382,34 @@ impl Discovery {
                 NextDial::Waiting(error) => {
                     // The listener stays readable, and would keep this node awake.
                     self.unwatch_stranger(self.transport.listener_fd());
-                    self.timers.listen_again = Some(now + LISTEN_AGAIN);
+                    self.timers.listen_again = Some(now + SHORTAGE_PAUSE);
                     lacking = Some(error);
                     break;
                 }
             }
         }
-        let known = self.timers.is_short;
-        self.timers.is_short |= lacking.is_some();
-        (dropped, lacking.filter(|_| !known))
+        (dropped, lacking.filter(|_| self.note_shortage(now)))
+    }
+
+    /// Something is lacking. Dials that have waited for a while are given up, and repeated later: if nodes
+    /// wait for what dials of each other hold, none goes on (N-33). Returns whether the shortage is new: the
+    /// last connection was accepted.
+    pub(crate) fn note_shortage(&mut self, now: Nanos) -> bool {
+        for dial in self.dials.extract_if(.., |dial| dial.since + SHORTAGE_PAUSE / 2 <= now) {
+            if let Some(fd) = dial.connection.fd() {
+                let _ = epoll::delete(&self.watch, fd);
+            }
+            if !self.timers.redial.iter().any(|(to, _)| *to == dial.to) {
+                self.timers.redial.push((dial.to, now + SHORTAGE_PAUSE));
+            }
+        }
+        self.timers.short_until = now + 2 * SHORTAGE_PAUSE;
+        !std::mem::replace(&mut self.timers.is_short, true)
+    }
+
+    /// Whether another dial would take what those under way are going to need.
+    pub(crate) fn is_dialling_enough(&self, now: Nanos) -> bool {
+        self.only && now < self.timers.short_until && !self.dials.is_empty()
     }
 
     /// Watches the listener again, if it is time to.

@@ -4,7 +4,8 @@ use std::io;
 
 use tautline_link::Nanos;
 
-use super::discovery::{Discovery, LISTEN_AGAIN};
+use super::discovery::Discovery;
+use crate::limits::SHORTAGE_PAUSE;
 use crate::{Config, DeviceName, Job, Member, PassedOver};
 
 /// Opens this node's listener, so that peers on this host are reached through shared memory; or says why not,
@@ -53,7 +54,7 @@ impl Reopen {
         if now < self.next_try {
             return None;
         }
-        self.next_try = now + LISTEN_AGAIN;
+        self.next_try = now + SHORTAGE_PAUSE;
         Discovery::new(&self.job, config).ok()
     }
 }
@@ -67,5 +68,5 @@ pub(crate) fn unavailable(job: &Job, error: &io::Error) -> (PassedOver, bool) {
 
 /// Why no memory is shared with a process on this host.
 pub(crate) fn explain(error: &io::Error) -> String {
-    format!("on this host, and no memory can be shared: {}", crate::error::explain(error))
+    format!("on this host, and no memory can be shared: {}", crate::shortage::explain(error))
 }

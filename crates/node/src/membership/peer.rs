@@ -8,7 +8,7 @@ use tautline_link::Nanos;
 
 use super::handlers::PeerHandlers;
 use crate::channel::{Channel, Port};
-use crate::{Down, PeerId, Rank};
+use crate::{Down, PeerId, Rank, Shortage};
 
 /// How things stand with a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +76,8 @@ pub(crate) struct LocalHints {
     pub(crate) dial_after: Nanos,
     /// Why no memory could be shared with it the last time.
     pub(crate) refused: Option<String>,
+    /// What was lacking the last time that something was, since memory was shared with it.
+    pub(crate) shortage: Option<Shortage>,
 }
 
 impl Peer {

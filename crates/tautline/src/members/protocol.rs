@@ -216,7 +216,7 @@ fn end(why: Down) -> End {
     match why {
         Down::Died(Death::Restarted) => End::Replaced,
         Down::Closed => End::Closed,
-        Down::Unreachable | Down::Refused(_) => End::Unreachable,
+        Down::Unreachable | Down::Refused(_) | Down::Shortage(_) => End::Unreachable,
         _ => End::Lost,
     }
 }

@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::limits::LOCAL_POLL_NS;
+use crate::limits::{LOCAL_POLL_NS, SHORTAGE_PAUSE};
 use crate::local::{Discovery, SimulatedHost};
-use crate::{Clock, Endpoint, Environment, Event, Job};
+use crate::{Clock, Endpoint, Environment, Event, Job, Shortage};
 
 /// A pair that shares memory.
 fn sharing() -> Pair {
@@ -121,6 +121,65 @@ fn a_link_opens_when_the_answer_to_a_dial_cannot_be_used() {
     assert_nobody_is_down(&mut pair);
 }
 
+/// A pair that is to use nothing but memory; rank 1 dials.
+fn dialling_only() -> (Pair, SimulatedHost) {
+    let (mut pair, host) = (Pair::new(), SimulatedHost::new());
+    for lane in &mut pair.lanes {
+        settle_on(&host, lane);
+        lane.local.discovery.as_mut().unwrap().only = true;
+    }
+    pair.lanes[1].connect(pair.now, 0);
+    (pair, host)
+}
+
+/// Rank 0 accepts the dial of rank 1, which has no descriptors left for what comes with the answer.
+fn lack_descriptors(pair: &mut Pair) {
+    pair.now += LOCAL_POLL_NS;
+    pair.lanes[0].poll(pair.now);
+    assert!(pair.lanes[0].peers.member(1).channel.is_shared(), "the dial is accepted");
+    let (now, lane) = (pair.now, &mut pair.lanes[1]);
+    lane.local.discovery.as_mut().unwrap().cancel_dials(0);
+    lane.note_failed_dial(now, 0, &rustix::io::Errno::MFILE.into());
+    lane.reach_otherwise(now, 0);
+}
+
+/// N-33: where only memory is to be used, a peer that let go of it unused is dialled again, and not taken for
+/// dead; the shortage is an event.
+#[test]
+fn a_peer_that_lacks_descriptors_is_not_dead() {
+    let (mut pair, _host) = dialling_only();
+    lack_descriptors(&mut pair);
+    assert_agreement(&mut pair, true);
+    let mut told = std::iter::from_fn(|| pair.lanes[1].poll_event());
+    assert!(told.any(|event| event.to_string().contains("RLIMIT_NOFILE")), "the limit is named");
+    assert_nobody_is_down(&mut pair);
+}
+
+/// N-33: if the shortage lasts, the peer counts as unreachable, and the reason names the limit.
+#[test]
+fn a_lasting_shortage_is_the_reason_of_the_end() {
+    let (mut pair, _host) = dialling_only();
+    let timeout = Config::default().connect_timeout.as_nanos() as Nanos;
+    let until = pair.now + timeout + SHORTAGE_PAUSE;
+    let why = loop {
+        assert!(pair.now < until, "nobody is told");
+        if pair.lanes[1].local.discovery.as_ref().unwrap().is_dialling(0) {
+            lack_descriptors(&mut pair);
+        }
+        pair.now += LOCAL_POLL_NS;
+        pair.lanes[0].poll(pair.now);
+        // What it dials would be accepted here.
+        pair.lanes[0].local.discovery.as_mut().unwrap().take_redials(Nanos::MAX);
+        pair.lanes[1].poll(pair.now);
+        if let PeerState::Down(why) = pair.state(1) {
+            break why;
+        }
+    };
+    assert_eq!(why, Down::Shortage(Shortage::Descriptors));
+    assert!(why.to_string().contains("RLIMIT_NOFILE"), "{why}");
+    assert_eq!(pair.state(0), PeerState::Connecting);
+}
+
 /// N-16: a node that could not dial at once, because too many did, does not dial when a link is live.
 #[test]
 fn a_live_link_ends_the_dialling() {
@@ -129,7 +188,7 @@ fn a_live_link_ends_the_dialling() {
     let welcome = hold(&mut pair, 1, Kind::Welcome);
     pair.now += 1_000_000;
     let now = pair.now;
-    pair.lanes[1].local.discovery.as_mut().unwrap().redial_later(now, 0);
+    pair.lanes[1].local.discovery.as_mut().unwrap().redial_at(0, now + LOCAL_POLL_NS);
     pair.inject(1, welcome);
     let first = hold(&mut pair, 0, Kind::Data);
     for _ in 0..50 {
