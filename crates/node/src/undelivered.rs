@@ -76,8 +76,8 @@ impl Undelivered {
                     whole += u64::from(begins);
                     bytes += if changes { body.len() as u64 } else { 0 };
                 }
-                Record::Tag { kind, body, .. } => {
-                    let (carries, begins) = tags::carries(kind);
+                Record::Tag { kind, flags, body } => {
+                    let (carries, begins) = tags::carries(kind, flags);
                     whole += u64::from(begins);
                     bytes += if carries { body.len() as u64 } else { 0 };
                 }

@@ -277,3 +277,78 @@ fn memory_traffic_does_not_disturb_closing() {
         assert_eq!(count.get(), MESSAGES);
     });
 }
+
+/// E-18, N-9: messages with tags that were started or buffered leave before a channel closes, also if it is
+/// only being opened when the program closes, and long ones if they are received meanwhile.
+#[test]
+fn tagged_messages_are_sent_before_the_end() {
+    let _limit = Limit::seconds(60);
+    for device in [DeviceName::Shm, DeviceName::Udp] {
+        for len in [8, 1000, 100_000] {
+            crate::common::run_over(device, 2, |job| {
+                let ep = join(Endpoint::builder(), job);
+                let tags = ep.tags(0);
+                if ep.rank() == 0 {
+                    tags.send_buffered(1, 1, &vec![1; len]).unwrap();
+                    drop(tags.start_send(1, 2, vec![2; len]).unwrap());
+                    drop(tags.start_send_pieces(1, 3, vec![vec![3; len - 1], vec![3]]).unwrap());
+                    return ep.close_within(Duration::MAX).unwrap();
+                }
+                for tag in (1..=3).rev() {
+                    let mut bytes = vec![0; len];
+                    tags.receive(0, tag, &mut bytes).unwrap();
+                    assert!(bytes.iter().all(|byte| *byte == tag as u8), "{len} bytes with tag {tag}");
+                }
+                ep.close().unwrap();
+            });
+        }
+    }
+}
+
+/// E-18, E-7: a long message that nobody receives never leaves its sender, whose close says so. Short ones
+/// are with their receiver, and messages of collectives are not counted.
+#[test]
+fn tagged_messages_that_nobody_receives_are_reported() {
+    for device in [DeviceName::Shm, DeviceName::Udp] {
+        let (over, over_too) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
+        crate::common::run_over(device, 2, |job| {
+            let ep = join(Endpoint::builder(), job);
+            let (tags, world) = (ep.tags(0), ep.world().unwrap());
+            world.barrier().unwrap();
+            over.wait();
+            if ep.rank() == 0 {
+                tags.send(1, 1, &[1; 1000]).unwrap();
+                let _send = tags.start_send(1, 2, vec![2; 100_000]).unwrap();
+                tags.send_buffered(1, 2, &vec![2; 70_000]).unwrap();
+                let call = tautline::group::Call::Broadcast { root: 0, len: 1 << 20 };
+                drop(world.start(&call, vec![0; 1 << 20]).unwrap());
+                let lost = undelivered(ep.close_within(Duration::from_millis(100)));
+                assert_eq!((lost.messages, lost.bytes, lost.why), (2, 170_000, None), "{lost}");
+                over_too.wait();
+                return;
+            }
+            over_too.wait();
+            let _ = ep.close();
+        });
+    }
+}
+
+/// G-6, G-25, E-18: a member that revokes a group and closes at once has told all members, also those to
+/// which it had no channel.
+#[test]
+fn notices_are_sent_before_the_end() {
+    let _limit = Limit::seconds(60);
+    for device in [DeviceName::Shm, DeviceName::Udp] {
+        crate::common::run_over(device, 5, |job| {
+            let ep = join(Endpoint::builder(), job);
+            let world = ep.world().unwrap();
+            if ep.rank() == 0 {
+                world.revoke();
+            } else {
+                let error = world.barrier().unwrap_err();
+                assert!(matches!(error, Error::Revoked), "{error:?}");
+            }
+            ep.close_within(Duration::MAX).unwrap();
+        });
+    }
+}

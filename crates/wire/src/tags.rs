@@ -265,9 +265,11 @@ impl RecordHead for TagRecord<'_> {
     }
 }
 
-/// Returns whether a tag record of this kind carries bytes of a message, and begins a message.
-pub fn carries(kind: u8) -> (bool, bool) {
-    (matches!(kind, EAGER | DATA | LOANED_DATA), matches!(kind, EAGER | ENVELOPE))
+/// Returns whether a tag record of this kind carries bytes of a message, and begins a message whose bytes
+/// follow without being asked for.
+pub fn carries(kind: u8, flags: u8) -> (bool, bool) {
+    let begins = kind == EAGER || kind == ENVELOPE && flags & BYTES_FOLLOW != 0;
+    (matches!(kind, EAGER | DATA | LOANED_DATA), begins)
 }
 
 #[cfg(test)]

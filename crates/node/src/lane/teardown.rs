@@ -127,6 +127,9 @@ impl Lane {
         for peer in self.peers.iter_mut() {
             peer.channel.close(&mut self.port, now);
         }
+        for (rank, bytes) in self.tags.unsent() {
+            Undelivered::new(rank, 1, bytes).merge_into(&mut self.undelivered);
+        }
         for peer in self.peers.iter_mut() {
             let rank = peer.rank;
             let (requests, bytes) = self.memory.unsent(rank);

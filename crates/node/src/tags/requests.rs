@@ -79,3 +79,13 @@ pub(super) enum SendState {
     /// It has ended.
     Done(Result<(), Failure>),
 }
+
+impl SendState {
+    /// Bytes of the message that were sent.
+    pub(super) fn sent(&self) -> u64 {
+        match self {
+            SendState::Eager { sent } | SendState::Accepted { sent, .. } => *sent,
+            _ => 0,
+        }
+    }
+}

@@ -176,9 +176,30 @@ impl Tags {
         self.more
     }
 
-    /// Returns whether messages wait to be sent to a peer that can be reached, without waiting for a receive.
+    /// Returns whether messages are still to be sent: what waits for room, for a channel that is being
+    /// opened, or for a receive (E-18).
     pub(crate) fn has_unsent(&self) -> bool {
-        self.busy.iter().any(|rank| self.peers.get(*rank).is_some_and(PeerTags::has_waiting))
+        let waits = |rank: &Rank| self.peers.get(*rank).is_some_and(PeerTags::has_waiting);
+        self.busy.iter().any(waits) || self.unsent_sends().next().is_some()
+    }
+
+    /// Returns the messages that have not been sent, or not whole: to whom, and how many of their bytes.
+    /// Those of collectives and notices do not count: they report failures themselves (E-18, N-24).
+    pub(crate) fn unsent(&self) -> impl Iterator<Item = (Rank, u64)> {
+        let sends = self.unsent_sends().filter(|send| !is_internal(send.context));
+        sends.map(|send| (send.to, send.len - send.state.sent()))
+    }
+
+    /// The sends that go on by themselves and have bytes that have not been sent. A message of a collective
+    /// that nobody receives is not waited for: the collective has failed.
+    fn unsent_sends(&self) -> impl Iterator<Item = &Send> {
+        let all = self.sends.names().filter_map(|name| self.sends.get(name));
+        all.filter(|send| match send.state {
+            _ if send.data == Buffer::Absent => false,
+            SendState::Queued | SendState::Eager { .. } | SendState::Accepted { .. } => true,
+            SendState::Announced { eager } => !eager && !is_internal(send.context),
+            SendState::Done(_) => false,
+        })
     }
 
     /// Starts a round of service: as many calls of [`Tags::next_busy`] and [`Tags::pump_peer`] as this
@@ -288,6 +309,11 @@ impl Tags {
             }
         }
     }
+}
+
+/// Whether a context is one that groups use for themselves (G-1).
+fn is_internal(context: u32) -> bool {
+    context >> 31 == 1 && context & 3 != 0
 }
 
 /// Sends a message at once that is longer than a line, or to a channel that has no lines.

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use tautline_node::PeerState;
 
 use super::context::Id;
+use super::failure::Cause;
 use super::{Group, Inner, groups};
 use crate::error::{Error, Result};
 use crate::tags::{ANY, Receive, Request};
@@ -256,7 +257,11 @@ impl Group {
             }
         })?;
         if decision.lost[inner.me] {
-            let by = inner.members[decision.by as usize];
+            let by = match inner.failures.cause() {
+                // The others are gone, and this one decided alone.
+                Some(Cause::Excluded(by)) if decision.by as usize == inner.me => by,
+                _ => inner.members[decision.by as usize],
+            };
             inner.note_excluded(by);
             return Err(Error::Excluded(by));
         }
@@ -441,6 +446,21 @@ mod tests {
             let shrunk = group.shrink().unwrap();
             assert_eq!(shrunk.ranks(), world.ranks());
             shrunk.barrier().unwrap();
+        });
+    }
+
+    /// G-13: a rank that was excluded, and decides alone because the others have closed, names the one that
+    /// said so first.
+    #[test]
+    fn an_excluded_rank_does_not_name_itself() {
+        run(2, |world| {
+            if world.member() == 1 {
+                world.0.note_excluded(0);
+                for _ in 0..2 {
+                    let shrunk = world.shrink().map(|group| group.size());
+                    assert!(matches!(shrunk, Err(Error::Excluded(0))), "{shrunk:?}");
+                }
+            }
         });
     }
 

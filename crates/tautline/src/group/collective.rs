@@ -74,7 +74,12 @@ impl Inner {
                 Ok(false)
             }
             Ok(done) => Ok(done),
-            Err(error) => Err(self.fail(ticket.failing(), error)),
+            Err(error) => {
+                // Why it has failed elsewhere says more than the end of a member that has given up (G-25).
+                self.take_notices()?;
+                self.failures.check(ticket.number)?;
+                Err(self.fail(ticket.failing(), error))
+            }
         }
     }
 
