@@ -421,7 +421,8 @@ fn discover(
             }
             lane.local.discovery = Some(Box::new(discovery));
         }
-        Err((why, _)) if config.device == Some(DeviceName::Shm) => {
+        // A rank that is alone has nobody to share memory with.
+        Err((why, _)) if config.device == Some(DeviceName::Shm) && (job.size() > 1 || job.may_grow) => {
             return Err(JoinError::NoDevice(vec![why]));
         }
         Err((why, wanted)) => {

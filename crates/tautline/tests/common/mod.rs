@@ -54,7 +54,7 @@ pub fn run(n: usize, program: impl Fn(Job) + Send + Sync) {
 /// As [`run`], over one device.
 pub fn run_over(device: DeviceName, n: usize, program: impl Fn(Job) + Send + Sync) {
     let mut all = jobs(n);
-    all.iter_mut().filter(|_| n > 1).for_each(|job| job.device = Some(device));
+    all.iter_mut().for_each(|job| job.device = Some(device));
     run_jobs(all, program);
 }
 
