@@ -36,6 +36,7 @@ mod send_sync;
 mod shared_collectives;
 mod started_sends;
 mod styles;
+mod tag_lists;
 mod tags;
 mod teardown;
 mod threads;

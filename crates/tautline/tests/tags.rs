@@ -6,22 +6,22 @@ use crate::common::{Limit, await_event, config, job_beside_an_absent_rank, join,
 use tautline::tags::{ANY, Request, Tags};
 use tautline::{DeviceName, Down, Endpoint, Error, Event, Job, SendError, Waiting};
 
-const DEVICES: [DeviceName; 2] = [DeviceName::Shm, DeviceName::Udp];
+pub(crate) const DEVICES: [DeviceName; 2] = [DeviceName::Shm, DeviceName::Udp];
 const CREDIT: usize = 1 << 20;
 
-fn enter(job: Job) -> (Endpoint, Tags) {
+pub(crate) fn enter(job: Job) -> (Endpoint, Tags) {
     let ep = join(Endpoint::builder().config(config(|_| {})), job);
     let tags = ep.tags(0);
     (ep, tags)
 }
 
 /// Bytes that depend on a number.
-fn content(number: u32, len: usize) -> Vec<u8> {
+pub(crate) fn content(number: u32, len: usize) -> Vec<u8> {
     pattern(len, number as usize)
 }
 
 /// Both ranks have come here.
-fn meet(ep: &Endpoint, tags: &Tags) {
+pub(crate) fn meet(ep: &Endpoint, tags: &Tags) {
     let other = 1 - ep.rank();
     tags.send(other, u32::MAX, &[]).unwrap();
     tags.receive(other, u32::MAX, &mut Vec::new()).unwrap();
@@ -200,76 +200,6 @@ fn unexpected_flood_is_bounded() {
     }
 }
 
-/// E-2, E-5, E-6, E-15: short messages go to the receives that a plain list says, whether these find them in
-/// the ring, in the queue, or are posted, and their credit is returned.
-#[test]
-fn short_messages_equal_a_list() {
-    /// More than the credit of a peer.
-    const MESSAGES: u32 = 30_000;
-    const ROUND: u32 = 20;
-    let numbers = |seed: u32| {
-        let mut state = seed;
-        move |below: u32| {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (state >> 8) % below
-        }
-    };
-    for device in DEVICES {
-        run_over(device, 2, |job| {
-            let (ep, tags) = enter(job);
-            // Both ranks draw the same messages; the second also draws how it receives them.
-            let (mut draw, mut choose) = (numbers(1), numbers(2));
-            for round in 0..MESSAGES / ROUND {
-                // Most fit a line, some a few lines, some a frame, and few do not.
-                let mut len = || match draw(32) {
-                    0 => draw(20_000),
-                    1..8 => draw(300),
-                    _ => draw(50),
-                };
-                let lens: Vec<u32> = (0..ROUND).map(|_| len()).collect();
-                let message = |(at, len): (u32, u32)| (draw(3), content(round * ROUND + at, len as usize));
-                let messages: Vec<(u32, Vec<u8>)> = (0..).zip(lens).map(message).collect();
-                if ep.rank() == 0 {
-                    messages.iter().for_each(|(tag, bytes)| tags.send(1, *tag, bytes).unwrap());
-                    tags.receive(1, 9, &mut Vec::new()).unwrap();
-                    continue;
-                }
-                let mut list = messages;
-                while !list.is_empty() {
-                    let tag = list[choose(list.len() as u32) as usize].0;
-                    let pattern = (choose(5) > 0).then_some(tag);
-                    let oldest = list.iter().position(|it| pattern.is_none_or(|tag| it.0 == tag)).unwrap();
-                    let (tag, bytes) = list.remove(oldest);
-                    let room = if choose(10) == 0 { bytes.len() / 2 } else { bytes.len() + 3 };
-                    let mut buffer = vec![0; room];
-                    let result = if choose(4) == 0 {
-                        tags.start_receive(0, pattern, buffer.clone()).unwrap().wait().map(
-                            |(status, back)| {
-                                buffer = back;
-                                status
-                            },
-                        )
-                    } else {
-                        tags.receive(0, pattern, &mut buffer)
-                    };
-                    let status = match result {
-                        Ok(status) => status,
-                        Err(Error::Truncated(status)) if room < bytes.len() => status,
-                        other => panic!("{other:?}"),
-                    };
-                    assert_eq!((status.source, status.tag, status.len), (0, tag, bytes.len() as u64));
-                    if room >= bytes.len() {
-                        assert_eq!(buffer[..bytes.len()], bytes);
-                        assert!(buffer[bytes.len()..].iter().all(|byte| *byte == 0));
-                    }
-                }
-                tags.send(0, 9, &[]).unwrap();
-            }
-            ep.close().unwrap();
-        });
-    }
-}
-
 /// E-7: a message longer than its buffer fails the receive, with its first bytes in place, and no other.
 #[test]
 fn long_messages_are_truncated() {
@@ -364,6 +294,65 @@ fn probe_claim_and_cancel() {
             ep.close().unwrap();
         });
     }
+}
+
+/// Requests of several kinds are tested and waited for together: any of them, some, or all.
+#[test]
+fn requests_are_tested_together() {
+    for device in DEVICES {
+        run_over(device, 2, |job| {
+            let (ep, tags) = enter(job);
+            if ep.rank() == 0 {
+                for tag in [2, 0, 1] {
+                    tags.receive(1, 9, &mut Vec::new()).unwrap();
+                    tags.send(1, tag, &[tag as u8]).unwrap();
+                }
+            } else {
+                let [a, b, c] = [0, 1, 2].map(|tag| tags.start_receive(0, tag, vec![9]).unwrap());
+                let all: [&dyn Request; 3] = [&a, &b, &c];
+                assert_eq!((tags.test_any(&all).unwrap(), tags.test_all(&all).unwrap()), (None, false));
+                assert!(!tags.wait_ids(&all.map(|it| it.id()), 1, Some(Duration::from_millis(1))).unwrap());
+                tags.send(0, 9, &[]).unwrap();
+                assert_eq!(tags.wait_any(&all).unwrap(), 2);
+                assert_eq!((tags.test_any(&all).unwrap(), tags.test_all(&all).unwrap()), (Some(2), false));
+                tags.send(0, 9, &[]).unwrap();
+                assert_eq!(tags.wait_some(&[&a, &b]).unwrap(), [0]);
+                assert_eq!(tags.test_some(&all).unwrap(), [0, 2]);
+                tags.send(0, 9, &[]).unwrap();
+                tags.wait_all(&all).unwrap();
+                assert!(tags.test_all(&all).unwrap() && tags.test_all(&[]).unwrap());
+                assert_eq!(tags.test_any(&[]).unwrap(), None);
+                for (receive, tag) in [a, b, c].into_iter().zip(0..) {
+                    assert_eq!(receive.wait().unwrap().1, [tag]);
+                }
+            }
+            meet(&ep, &tags);
+            ep.close().unwrap();
+        });
+    }
+}
+
+/// E-7: a message of more than 4 GiB, of which its receive wants the first bytes.
+#[test]
+fn more_than_four_gibibytes_are_announced() {
+    const PIECES: usize = 80;
+    // Nobody reads or writes but the first page.
+    let piece = [content(3, 100), vec![0; (64 << 20) - 100]].concat();
+    run_over(DeviceName::Shm, 2, |job| {
+        let (ep, tags) = enter(job);
+        if ep.rank() == 0 {
+            tags.send_pieces(1, 1, &[&piece[..]; PIECES]).unwrap();
+        } else {
+            let total = (PIECES * piece.len()) as u64;
+            assert_eq!(tags.probe(0, 1).unwrap().len, total);
+            let mut first = vec![0; 100];
+            let result = tags.receive(0, 1, &mut first);
+            assert!(matches!(result, Err(Error::Truncated(status)) if status.len == total), "{result:?}");
+            assert_eq!(first, content(3, 100));
+        }
+        meet(&ep, &tags);
+        ep.close().unwrap();
+    });
 }
 
 /// E-10: receives and probes fail also if the peer was gone before any message had been sent or received.

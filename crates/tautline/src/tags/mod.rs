@@ -388,8 +388,18 @@ impl Tags {
         Ok(self.node().tagged().test_tagged(&ids(requests))?)
     }
 
+    /// The index of one of those requests that have ended, if there is any.
+    pub fn test_any(&self, requests: &[&dyn Request]) -> Result<Option<usize>> {
+        Ok(self.test_some(requests)?.first().copied())
+    }
+
+    /// Whether all of the requests have ended.
+    pub fn test_all(&self, requests: &[&dyn Request]) -> Result<bool> {
+        Ok(self.test_some(requests)?.len() == requests.len())
+    }
+
     /// Waits until `count` of the requests have ended (true), or `timeout` has passed (false). A request that
-    /// was taken meanwhile has ended.
+    /// was taken meanwhile has ended. [`Request::id`] has the id of a request.
     pub fn wait_ids(&self, requests: &[RequestId], count: usize, timeout: Option<Duration>) -> Result<bool> {
         Ok(self.node().tagged().wait_tagged(requests, count, timeout)?)
     }

@@ -11,7 +11,10 @@ use crate::error::{Error, Result};
 
 /// A send or a receive, for [`crate::tags::Tags::wait_any`] and its like.
 pub trait Request: sealed::Sealed {
-    #[doc(hidden)]
+    /// Its id, for [`crate::tags::Tags::wait_ids`].
+    ///
+    /// # Panics
+    /// If its result was taken by `poll`.
     fn id(&self) -> TagRequest;
 
     /// Makes progress; whether it has ended. It never blocks.
