@@ -20,6 +20,8 @@ Examples:
         One line per finding: ok, warn or no, the reason, and what to do about it.
   tautline doctor --json
         The same for programs: one object per line.
+  tautline doctor --choices
+        The table by which groups choose the algorithms of collectives, as TAUTLINE_CHOICES takes it.
 
 The exit code is 0 if messages can be sent here at all, else 1. Nothing is changed on the machine.";
 
@@ -30,6 +32,9 @@ pub struct DoctorArgs {
     /// One JSON object per line
     #[arg(long)]
     json: bool,
+    /// Print the table by which groups choose the algorithms of collectives, and nothing else
+    #[arg(long, conflicts_with = "json")]
+    choices: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -52,6 +57,12 @@ struct Finding {
 
 /// Examines the machine.
 pub fn doctor(args: &DoctorArgs) -> Result<ExitCode> {
+    if args.choices {
+        for line in tautline::group::Choices::from_environment()?.lines() {
+            println!("{line}");
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     let findings = examine();
     for finding in &findings {
         if args.json {
@@ -110,11 +121,14 @@ fn choices(findings: &mut Vec<Finding>) {
     findings.push(match tautline::group::Choices::from_environment() {
         Ok(choices) if set => {
             let own = choices.lines().len() - tautline::group::DEFAULT_CHOICES.len();
-            let reason = format!("{own} lines of {} before the default table", tautline::group::CHOICES);
-            finding("collectives", Status::Ok, reason, None)
+            let plural = if own == 1 { "" } else { "s" };
+            let name = tautline::group::CHOICES;
+            let reason = format!("{own} line{plural} of {name} before the default table of algorithms");
+            finding("collectives", Status::Ok, reason, Some("tautline doctor --choices prints all lines"))
         }
         Ok(_) => {
-            let next = "tautline bench --tune measures which algorithms are fastest here";
+            let next =
+                "tautline doctor --choices prints it; tautline bench --tune measures what is fastest here";
             finding("collectives", Status::Ok, "the default table of algorithms", Some(next))
         }
         Err(why) => {

@@ -516,12 +516,17 @@ fn collectives_are_tuned() {
     let table = String::from_utf8(tuned.stdout).unwrap();
     let lines = table.lines().filter(|line| !line.starts_with('#')).count();
     assert!(tuned.status.success() && lines >= 10, "{table}");
-    let doctor = |table: &str| {
-        let out = tautline().arg("doctor").env("TAUTLINE_CHOICES", table).output().unwrap();
+    let doctor = |table: &str, args: &[&str]| {
+        let out = tautline().arg("doctor").args(args).env("TAUTLINE_CHOICES", table).output().unwrap();
         String::from_utf8(out.stdout).unwrap()
     };
-    assert!(doctor(&table).contains(&format!("{lines} lines of TAUTLINE_CHOICES")));
-    assert!(doctor("broadcast 8 2 magic").contains("an algorithm that broadcast does not have (binomial"));
+    assert!(doctor(&table, &[]).contains(&format!("{lines} lines of TAUTLINE_CHOICES")));
+    let unknown = doctor("broadcast 8 2 magic", &[]);
+    assert!(unknown.contains("an algorithm that broadcast does not have (binomial"), "{unknown}");
+    // All lines, in the order in which they apply, as the variable takes them.
+    let all = doctor("barrier all 4 dissemination", &["--choices"]);
+    assert!(all.starts_with("barrier all 4 dissemination\nbarrier all all shared\n"), "{all}");
+    assert!(doctor(&all, &["--choices"]).starts_with(&all));
 }
 
 #[test]

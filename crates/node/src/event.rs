@@ -73,6 +73,18 @@ pub enum Event {
         /// Bytes of a frame.
         max_frame: usize,
     },
+    /// Which algorithm carries out a collective of groups. Reported when this process first uses it for that
+    /// collective among as many members.
+    Algorithm {
+        /// The collective.
+        collective: &'static str,
+        /// What was chosen.
+        algorithm: &'static str,
+        /// The number of members.
+        members: usize,
+        /// The bytes by which the first such collective was chosen.
+        bytes: usize,
+    },
     /// The oldest events were dropped because the program did not read them.
     Lost {
         /// How many.
@@ -101,6 +113,9 @@ impl std::fmt::Display for Event {
             Event::PathChanged { peer, max_frame } => {
                 write!(f, "frames to {} have at most {max_frame} bytes", Address::from(*peer))
             }
+            Event::Algorithm { collective, algorithm, members, bytes } => {
+                write!(f, "{collective} of {bytes} bytes among {members} members: {algorithm}")
+            }
             Event::Lost { events } => write!(f, "{events} events were dropped because nobody read them"),
             Event::Memory(event) => write!(f, "memory: {event:?}"),
         }
@@ -117,5 +132,8 @@ mod tests {
         assert_eq!(down.to_string(), "rank 3 is down: its process has ended");
         let narrower = Event::PathChanged { peer: 1, max_frame: 1232 };
         assert_eq!(narrower.to_string(), "frames to rank 1 have at most 1232 bytes");
+        let (collective, algorithm) = ("all-reduce", "recursive-doubling");
+        let chosen = Event::Algorithm { collective, algorithm, members: 3, bytes: 8 };
+        assert_eq!(chosen.to_string(), "all-reduce of 8 bytes among 3 members: recursive-doubling");
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::common::{config, draw, join, run_over};
 use tautline::group::{Algorithm, Call, Choice, Choices, Collective, Group, Kind, Max, Sum};
-use tautline::{DeviceName, Endpoint, Error, Job};
+use tautline::node::device::fault::Faults;
+use tautline::{DeviceName, Endpoint, Error, Event, HostId, Job};
 use tautline_model::{Case, addition, cases, composition};
 
 fn enter(job: Job) -> (Endpoint, Group) {
@@ -53,6 +54,28 @@ fn collectives_equal_their_models() {
                 let group = world.with_choices(table).unwrap();
                 check_all(&group, &[0, 3, 61]);
             }
+            world.barrier().unwrap();
+            ep.close().unwrap();
+        });
+    }
+}
+
+/// The same on a network that loses, repeats and reorders frames.
+#[test]
+fn collectives_under_faults_equal_their_models() {
+    let faults = Faults::with(|faults| {
+        (faults.loss, faults.duplicate, faults.reorder, faults.reorder_by) = (0.02, 0.05, 0.1, 4);
+    });
+    for n in 1..=17 {
+        run_over(DeviceName::Udp, n, |job| {
+            let seed = u64::from(job.rank) + 1;
+            let config = config(|config| config.fault = Some((seed, faults.clone())));
+            let ep = join(Endpoint::builder().config(config), job);
+            let world = ep.world().unwrap();
+            check_all(&world, &[0, 13]);
+            let tables = tables();
+            let group = world.with_choices(tables[n % tables.len()].clone()).unwrap();
+            check_all(&group, &[if n < 6 { 3_001 } else { 61 }]);
             world.barrier().unwrap();
             ep.close().unwrap();
         });
@@ -129,6 +152,68 @@ fn typed_collectives() {
     });
 }
 
+/// G-24: an event names each algorithm when it is first used among as many members, and [`Group::algorithm`]
+/// at any time; both follow the table, what an operation allows, and where the members turn out to be.
+#[test]
+fn algorithms_are_told() {
+    let told = |ep: &Endpoint| {
+        ep.progress().unwrap();
+        let events = std::iter::from_fn(|| ep.poll_event());
+        let told = events.filter_map(|event| match event {
+            Event::Algorithm { collective, algorithm, members, bytes } => {
+                Some((collective, algorithm, members, bytes))
+            }
+            _ => None,
+        });
+        told.collect::<Vec<_>>()
+    };
+    for (device, afterwards) in [(DeviceName::Shm, "shared"), (DeviceName::Udp, "dissemination")] {
+        run_over(device, 3, |job| {
+            let mut job = job;
+            if device == DeviceName::Udp {
+                // Members that do not know of each other's host exchange messages.
+                let members = job.members.iter().zip(1..);
+                job.members = members.map(|(member, host)| member.clone().on_host(HostId(host))).collect();
+            }
+            let (ep, world) = enter(job);
+            assert_eq!(told(&ep), []);
+            for _ in 0..2 {
+                world.barrier().unwrap();
+                world.all_reduce(&mut [1_u64; 100], Sum).unwrap();
+            }
+            let first = [("barrier", "dissemination", 3, 0), ("all-reduce", "recursive-doubling", 3, 800)];
+            assert_eq!(told(&ep), first);
+            // The members agree on where they are in the fifth call, and in the sixth everybody knows.
+            (0..2).for_each(|_| world.barrier().unwrap());
+            let more = [("barrier", afterwards, 3, 0)];
+            assert_eq!(told(&ep), more[..usize::from(afterwards == "shared")]);
+            assert_eq!(world.algorithm(&Call::Barrier).unwrap().name(), afterwards);
+            // Other numbers of members are told of anew, other groups of as many are not.
+            let two = world.subset(&[0, 2]).unwrap();
+            let _ = told(&ep);
+            world.duplicate().unwrap().barrier().unwrap();
+            assert!(told(&ep).iter().all(|(name, ..)| *name != "barrier"));
+            if let Some(two) = two {
+                two.barrier().unwrap();
+                assert_eq!(told(&ep), [("barrier", "dissemination", 2, 0)]);
+            }
+            // A ring is for operations that commute.
+            let (kind, bytes, members) = (Kind::AllReduce, usize::MAX, usize::MAX);
+            let line = Choice { kind, bytes, members, algorithm: Algorithm::Ring };
+            let ring = world.with_choices(Choices::with([line])).unwrap();
+            for (with, algorithm) in
+                [(addition(), Algorithm::Ring), (composition(), Algorithm::RecursiveDoubling)]
+            {
+                let call = Call::AllReduce { len: 1 << 10, with };
+                assert_eq!(ring.algorithm(&call), Some(algorithm));
+            }
+            assert_eq!(ring.algorithm(&Call::Scan { len: 8, with: addition() }), None);
+            world.barrier().unwrap();
+            ep.close().unwrap();
+        });
+    }
+}
+
 /// G-5: values that are in their place already, and those that are replaced.
 #[test]
 fn typed_collectives_in_place() {
@@ -152,7 +237,27 @@ fn typed_collectives_in_place() {
         let mut scattered = if me == 2 { vec![5_u8, 6, 7] } else { vec![0] };
         world.scatter_in_place(2, &mut scattered).unwrap();
         assert_eq!(scattered, [vec![5], vec![6], vec![5, 6, 7]][me]);
+        let lens = [2, 0, 1];
+        let mut gathered = if me == 0 { vec![5_u8, 6, 9] } else { vec![7; lens[me]] };
+        world.gather_varied_in_place(0, &mut gathered, &lens).unwrap();
+        assert_eq!(gathered, [vec![5, 6, 7], vec![], vec![7]][me]);
+        let mut scattered = if me == 0 { vec![5_u16, 6, 9] } else { vec![0; lens[me]] };
+        world.scatter_varied_in_place(0, &mut scattered, &lens).unwrap();
+        assert_eq!(scattered, [vec![5, 6, 9], vec![], vec![9]][me]);
+        // As many from each as for it: the sum of both numbers.
+        let lens = [me, me + 1, me + 2];
+        let mut swapped: Vec<u32> =
+            (0..3).flat_map(|to| vec![10 * me as u32 + to; lens[to as usize]]).collect();
+        world.all_to_all_varied_in_place(&mut swapped, &lens).unwrap();
+        let theirs = (0..3).flat_map(|from| vec![10 * from + me as u32; lens[from as usize]]);
+        assert_eq!(swapped, theirs.collect::<Vec<u32>>());
+        let mut reduced = [1_u64, 10, 100].map(|value| value * (me as u64 + 1));
+        world.reduce_scatter_in_place(&mut reduced, &[1, 2, 0], Sum).unwrap();
+        assert_eq!(reduced, [[6, 10, 100], [60, 600, 200], [3, 30, 300]][me]);
         // Lengths that do not fit are refused before anything is sent.
+        assert!(world.gather_varied_in_place(me, &mut [0_u8; 1], &[1, 1, 1]).is_err() || me == 0);
+        assert!(world.all_to_all_varied_in_place(&mut [0_u8; 1], &[1, 1, 1]).is_err());
+        assert!(world.reduce_scatter_in_place(&mut [0_u8; 1], &[1, 1, 1], Sum).is_err());
         let odd = world.all_gather_in_place(&mut [0_u8; 4]).unwrap_err().to_string();
         assert_eq!(odd, "4 values cannot be divided among 3 members");
         assert!(world.all_gather_varied_in_place(&mut [0_u8; 1], &[1, 1, 1]).is_err());

@@ -12,7 +12,7 @@ use crate::multicast::{MulticastReceiveId, MulticastSendId};
 use crate::tags::{
     Buffer, ClaimId, Ended, Failure, Mode, Pattern, ReceiveId, Region, Room, SendId, Sent, Status,
 };
-use crate::{Rank, SendError};
+use crate::{Event, Rank, SendError};
 
 /// The verbs of messages with tags. Made by [`Endpoint::tagged`].
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +42,11 @@ impl Tagged<'_> {
         lane.tags.enter_peer(to);
         lane.poll(now);
         Ok(lane.tags.why_ended(to, context).map_or(Ok(()), Err))
+    }
+
+    /// Tells the program something about its groups.
+    pub fn report(&self, event: Event) -> Result<(), SendError> {
+        self.0.with(|lane| lane.push_event(event))
     }
 
     #[inline(never)]

@@ -291,10 +291,20 @@ impl Call {
         Some(Shared { kind, bytes })
     }
 
+    /// The algorithm by messages, if there is a choice. That for short messages gives way to none.
+    pub(super) fn by_messages(&self, members: usize, choices: &Choices) -> Option<Algorithm> {
+        let (kind, bytes) = self.choice(members)?;
+        let chosen = choices.by_messages(kind, bytes, members);
+        let in_order = self.reduction().is_some_and(|with| !with.is_commutative());
+        Some(match kind {
+            Kind::AllReduce if in_order => Algorithm::RecursiveDoubling,
+            _ => chosen,
+        })
+    }
+
     fn write(&self, draft: &mut Draft, choices: &Choices) {
         let members = draft.members;
-        let choice = self.choice(members);
-        let algorithm = choice.map(|(kind, bytes)| choices.by_messages(kind, bytes, members));
+        let algorithm = self.by_messages(members, choices);
         draft.plan.shared = self.shared(draft.me, members, choices);
         draft.plan.hosts = self.hosts(members, choices);
         match self {
@@ -323,10 +333,10 @@ impl Call {
                 reduce::binomial(draft, *root, *len, with.is_commutative());
             }
             Call::AllReduce { len, with } => match algorithm {
-                Some(Algorithm::HalvingDoubling) if with.is_commutative() => {
+                Some(Algorithm::HalvingDoubling) => {
                     all_reduce::halving_doubling(draft, *len, with.unit());
                 }
-                Some(Algorithm::Ring) if with.is_commutative() => all_reduce::ring(draft, *len, with.unit()),
+                Some(Algorithm::Ring) => all_reduce::ring(draft, *len, with.unit()),
                 _ => all_reduce::recursive_doubling(draft, *len),
             },
             Call::ReduceScatter { lens, .. } => reduce_scatter::direct(draft, lens),

@@ -1,12 +1,13 @@
 //! The contexts of groups, and what an endpoint keeps for all of its groups (G-1, G-2).
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tautline_node::TagRequest;
 
 use super::Inner;
+use super::choice::{Algorithm, Kind};
 use crate::core::SharedStyle;
 use crate::error::{Error, Result};
 use crate::{Down, Rank};
@@ -16,6 +17,9 @@ pub const FIRST_CONTEXT: u32 = 1 << 31;
 
 /// Ids that a program chooses for its groups are below this.
 pub const CHOSEN_IDS: u32 = 1 << 28;
+
+/// The most algorithms that a program is told of: other events have to find room, too (T-10).
+const MAX_TOLD: usize = 256;
 
 /// The most groups of an endpoint that share memory.
 const MAX_SHARING: usize = 256;
@@ -93,6 +97,8 @@ pub(crate) struct Groups {
     started: AtomicU64,
     /// Groups whose members share memory.
     sharing: AtomicUsize,
+    /// The algorithms that the program was told of, with the numbers of members.
+    told: Mutex<HashSet<(Kind, Algorithm, usize)>>,
 }
 
 #[derive(Debug, Default)]
@@ -108,6 +114,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Groups {
+    /// Whether the program is to be told that so many members use an algorithm. Once, and of at most
+    /// [`MAX_TOLD`].
+    pub(super) fn is_news(&self, kind: Kind, algorithm: Algorithm, members: usize) -> bool {
+        let mut told = lock(&self.told);
+        told.len() < MAX_TOLD && told.insert((kind, algorithm, members))
+    }
+
     /// Whether another group may share memory.
     pub(super) fn may_share(&self) -> bool {
         self.sharing.load(Ordering::Relaxed) < MAX_SHARING

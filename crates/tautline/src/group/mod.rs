@@ -81,7 +81,7 @@ use failure::Failures;
 use plan::Plan;
 use plans::Plans;
 use shared_op::SharedOp;
-use sharing::{Numbers, Sharing};
+use sharing::{Numbers, Sharing, Way};
 
 /// A group of ranks. `Send`, `Sync` and cheap to clone; clones are the same group. It is freed when the last
 /// clone is dropped, and all collectives of it have ended.
@@ -329,8 +329,55 @@ impl Group {
         self.0.sharing.any_board().map(|board| board.placement.hosts())
     }
 
+    /// The algorithm that carries out a call, as far as the members know by now where they run: until then
+    /// they exchange messages. None if the collective has only one. Prepared collectives always use messages.
+    ///
+    /// [`crate::Event::Algorithm`] tells the same when an algorithm is first used.
+    pub fn algorithm(&self, call: &Call) -> Option<Algorithm> {
+        let (members, choices) = (self.size(), &self.0.choices);
+        if call.check(self.0.me, members).is_err() {
+            return None;
+        }
+        let plan = call.plan(self.0.me, members, choices);
+        self.chosen(call, &plan, self.0.sharing.way())
+    }
+
+    fn chosen(&self, call: &Call, plan: &Plan, way: Way) -> Option<Algorithm> {
+        match way {
+            Way::Memory if plan.shared.is_some() => Some(Algorithm::Shared),
+            Way::Hosts if plan.hosts.is_some() => Some(Algorithm::Hosts),
+            _ => call.by_messages(self.size(), &self.0.choices),
+        }
+    }
+
+    /// The plan of a call, whose algorithm the program is told (G-24).
+    #[inline]
     fn plan_of(&self, call: &Call) -> Result<Arc<Plan>> {
-        self.0.plans.get(call, (self.0.me, self.size()), &self.0.choices)
+        self.plan_by(call, self.0.sharing.way())
+    }
+
+    #[inline]
+    fn plan_by(&self, call: &Call, way: Way) -> Result<Arc<Plan>> {
+        let Inner { plans, me, choices, .. } = &*self.0;
+        let (plan, is_news) = plans.get(call, (*me, self.size()), (choices, way))?;
+        if is_news {
+            self.report(call, &plan, way);
+        }
+        Ok(plan)
+    }
+
+    #[cold]
+    fn report(&self, call: &Call, plan: &Plan, way: Way) {
+        let members = self.size();
+        if let (Some((kind, bytes)), Some(chosen)) = (call.choice(members), self.chosen(call, plan, way))
+            && members > 1
+            && self.0.groups().is_news(kind, chosen, members)
+        {
+            let (collective, algorithm) = (kind.name(), chosen.name());
+            let event = crate::Event::Algorithm { collective, algorithm, members, bytes };
+            // A closed endpoint fails the call by itself.
+            let _ = self.0.tags.node().tagged().report(event);
+        }
     }
 
     /// The plan of a call, and the reduction that it uses.
@@ -392,7 +439,7 @@ impl Group {
     /// Prepares a collective that can be started many times. All members prepare their collectives in the
     /// same order, and may start them in any order.
     pub fn prepare(&self, call: &Call) -> Result<Persistent> {
-        let plan = self.plan(call)?;
+        let plan = (self.plan_by(call, Way::Messages)?, call.reduction().cloned());
         let number = self.0.next_persistent.fetch_add(1, Ordering::Relaxed);
         Ok(Persistent::new(self, plan, Ticket::persistent(number)))
     }

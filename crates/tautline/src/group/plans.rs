@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::call::{Call, Shape};
 use super::choice::Choices;
 use super::plan::Plan;
+use super::sharing::Way;
 use crate::error::Result;
 
 /// Plans that are kept.
@@ -15,40 +16,40 @@ const STEPS: usize = 256;
 
 /// Plans by what they depend on, the last one used first.
 #[derive(Debug, Default)]
-pub(super) struct Plans(Mutex<Vec<(Shape, Arc<Plan>)>>);
+pub(super) struct Plans(Mutex<Vec<Kept>>);
+
+#[derive(Debug)]
+struct Kept {
+    shape: Shape,
+    plan: Arc<Plan>,
+    /// How the members exchanged bytes when it was last used.
+    way: Way,
+}
 
 impl Plans {
-    /// The plan of a call, of member `me` of `members`.
+    /// The plan of a call, of member `me` of `members`, and whether it is new, or is used in another way than
+    /// before.
     pub(super) fn get(
         &self,
         call: &Call,
         (me, members): (usize, usize),
-        choices: &Choices,
-    ) -> Result<Arc<Plan>> {
+        (choices, way): (&Choices, Way),
+    ) -> Result<(Arc<Plan>, bool)> {
         call.check(me, members)?;
-        let Some(shape) = call.shape() else { return Ok(Arc::new(call.plan(me, members, choices))) };
+        let Some(shape) = call.shape() else {
+            return Ok((Arc::new(call.plan(me, members, choices)), true));
+        };
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = kept.iter().position(|(of, _)| *of == shape) {
+        if let Some(at) = kept.iter().position(|kept| kept.shape == shape) {
             kept[..=at].rotate_right(1);
-            return Ok(kept[0].1.clone());
+            let before = std::mem::replace(&mut kept[0].way, way);
+            return Ok((kept[0].plan.clone(), before != way));
         }
         let plan = Arc::new(call.plan(me, members, choices));
-        if let Some((kind, bytes)) = call.choice(members) {
-            let one_host = choices.algorithm(kind, bytes, members).name();
-            let hosts = choices.between_hosts(kind, bytes, members).name();
-            tracing::debug!(
-                kind = kind.name(),
-                bytes,
-                members,
-                algorithm = one_host,
-                between_hosts = hosts,
-                "collective"
-            );
-        }
         if plan.steps.len() <= STEPS {
             kept.truncate(KEPT - 1);
-            kept.insert(0, (shape, plan.clone()));
+            kept.insert(0, Kept { shape, plan: plan.clone(), way });
         }
-        Ok(plan)
+        Ok((plan, true))
     }
 }

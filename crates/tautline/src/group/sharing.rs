@@ -52,6 +52,14 @@ pub(super) enum Decision {
     Hosts(Arc<Board>),
 }
 
+/// How the members of a group exchange the bytes of short collectives, as far as is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Messages,
+    Memory,
+    Hosts,
+}
+
 /// The numbers of a collective among those that could use memory of all members, and those that could go in
 /// two levels.
 #[derive(Clone, Copy, Debug, Default)]
@@ -118,6 +126,16 @@ impl Sharing {
     /// What the members have agreed on, if they have.
     pub(super) fn decision(&self) -> Option<&Decision> {
         self.decided.get()
+    }
+
+    /// How members exchange bytes. By messages until they have agreed on another way.
+    #[inline]
+    pub(super) fn way(&self) -> Way {
+        match self.decided.get() {
+            None | Some(Decision::Messages) => Way::Messages,
+            Some(Decision::Memory(_)) => Way::Memory,
+            Some(Decision::Hosts(_)) => Way::Hosts,
+        }
     }
 
     /// The memory of all members, if they share it.

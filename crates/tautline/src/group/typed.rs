@@ -157,6 +157,21 @@ impl Group {
         self.run_into(&call, values.as_bytes(), if at_root { all.as_mut_bytes() } else { &mut [] })
     }
 
+    /// As [`Group::gather_varied`], with one slice: at the root all values, of which its own are in their
+    /// place already, elsewhere the member's own.
+    pub fn gather_varied_in_place<T: Item>(
+        &self,
+        root: usize,
+        values: &mut [T],
+        lens: &[usize],
+    ) -> Result<()> {
+        if self.member() != root {
+            return self.gather_varied(root, values, &mut [], lens);
+        }
+        let own = self.own_of(values, lens)?.to_vec();
+        self.gather_varied(root, &own, values, lens)
+    }
+
     /// Gives each member a part of the root's values, as many as `values` has room for. Elsewhere `all` is
     /// not used, and may be empty.
     pub fn scatter<T: Item>(&self, root: usize, all: &[T], values: &mut [T]) -> Result<()> {
@@ -187,6 +202,21 @@ impl Group {
         self.run_into(&call, if self.member() == root { all.as_bytes() } else { &[] }, values.as_mut_bytes())
     }
 
+    /// As [`Group::scatter_varied`], with one slice: at the root the values for all, which stay as they are,
+    /// elsewhere the member's part.
+    pub fn scatter_varied_in_place<T: Item>(
+        &self,
+        root: usize,
+        values: &mut [T],
+        lens: &[usize],
+    ) -> Result<()> {
+        if self.member() != root {
+            return self.scatter_varied(root, &[], lens, values);
+        }
+        let mut own = self.own_of(values, lens)?.to_vec();
+        self.scatter_varied(root, values, lens, &mut own)
+    }
+
     /// Gives all members the values of all members, in order.
     pub fn all_gather<T: Item>(&self, values: &[T], all: &mut [T]) -> Result<()> {
         let call = Call::AllGather { len: size_of_val(values) };
@@ -210,12 +240,16 @@ impl Group {
     /// As [`Group::all_gather_varied`], where each member's values are in their place in `all` already. They
     /// are copied once.
     pub fn all_gather_varied_in_place<T: Item>(&self, all: &mut [T], lens: &[usize]) -> Result<()> {
+        let own = self.own_of(all, lens)?.to_vec();
+        self.all_gather_varied(&own, all, lens)
+    }
+
+    /// This member's part of the values of all.
+    fn own_of<'a, T>(&self, all: &'a [T], lens: &[usize]) -> Result<&'a [T]> {
         let (me, room) = (self.member(), all.len());
         let (before, own) = (total(&lens[..me.min(lens.len())]), lens.get(me).copied().unwrap_or(0));
-        let Some(own) = all.get(before..before.saturating_add(own)).map(<[T]>::to_vec) else {
-            return Err(Error::other(format!("{room} values have no room for those of member {me}")));
-        };
-        self.all_gather_varied(&own, all, lens)
+        let own = all.get(before..before.saturating_add(own));
+        own.ok_or_else(|| Error::other(format!("{room} values have no room for those of member {me}")))
     }
 
     /// Sends each member its part of `values`, and receives the parts of all. The slices have the same
@@ -251,6 +285,13 @@ impl Group {
     ) -> Result<()> {
         let call = Call::AllToAllVaried { send: bytes::<T>(lens), receive: bytes::<T>(received_lens) };
         self.run_into(&call, values.as_bytes(), received.as_mut_bytes())
+    }
+
+    /// As [`Group::all_to_all_varied`], with as many values from each member as for it: what this member
+    /// sends is replaced by what it receives. All of it is copied once.
+    pub fn all_to_all_varied_in_place<T: Item>(&self, values: &mut [T], lens: &[usize]) -> Result<()> {
+        let sent = values.to_vec();
+        self.all_to_all_varied(&sent, lens, values, lens)
     }
 
     /// Sends `values` to all destinations, and receives what the sources send, in the order of the list,
@@ -308,6 +349,19 @@ impl Group {
     ) -> Result<()> {
         let call = Call::ReduceScatter { lens: bytes::<T>(lens), with: Reduction::of(operator) };
         self.run_into(&call, values.as_bytes(), part.as_mut_bytes())
+    }
+
+    /// As [`Group::reduce_scatter`], with one slice: the member's part takes the place of its first values.
+    /// The others stay as they are. All of it is copied once.
+    pub fn reduce_scatter_in_place<T: Item>(
+        &self,
+        values: &mut [T],
+        lens: &[usize],
+        operator: impl Operator<T>,
+    ) -> Result<()> {
+        let own = lens.get(self.member()).copied().unwrap_or(0).min(values.len());
+        let all = values.to_vec();
+        self.reduce_scatter(&all, &mut values[..own], lens, operator)
     }
 
     /// Replaces the values by the reduction of those of the members up to this one.
