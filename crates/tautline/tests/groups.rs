@@ -69,7 +69,7 @@ fn collectives_under_faults_equal_their_models() {
     for n in 1..=17 {
         run_over(DeviceName::Udp, n, |job| {
             let seed = u64::from(job.rank) + 1;
-            let config = config(|config| config.fault = Some((seed, faults.clone())));
+            let config = config(|config| config.fault = Some((seed, faults)));
             let ep = join(Endpoint::builder().config(config), job);
             let world = ep.world().unwrap();
             check_all(&world, &[0, 13]);

@@ -30,14 +30,14 @@ fn messages_of_four_threads_equal_their_lists() {
     for (device, faulty) in [(DeviceName::Shm, false), (DeviceName::Udp, false), (DeviceName::Udp, true)] {
         run_over(device, 2, |job| {
             let seed = u64::from(job.rank) + 1;
-            let config = config(|config| config.fault = faulty.then(|| (seed, faults.clone())));
+            let config = config(|config| config.fault = faulty.then_some((seed, faults)));
             let ep = join(Endpoint::builder().config(config), job);
             let (tags, rank) = (ep.tags(0), ep.rank());
             std::thread::scope(|scope| {
                 for thread in 1..=4 {
                     let tags = tags.with_context(thread);
                     scope.spawn(move || {
-                        exchange_as_a_list((rank, thread), &tags, if faulty { 400 } else { 4_000 })
+                        exchange_as_a_list((rank, thread), &tags, if faulty { 400 } else { 4_000 });
                     });
                 }
             });

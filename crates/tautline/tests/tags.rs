@@ -311,7 +311,7 @@ fn requests_are_tested_together() {
                 let [a, b, c] = [0, 1, 2].map(|tag| tags.start_receive(0, tag, vec![9]).unwrap());
                 let all: [&dyn Request; 3] = [&a, &b, &c];
                 assert_eq!((tags.test_any(&all).unwrap(), tags.test_all(&all).unwrap()), (None, false));
-                assert!(!tags.wait_ids(&all.map(|it| it.id()), 1, Some(Duration::from_millis(1))).unwrap());
+                assert!(!tags.wait_ids(&all.map(Request::id), 1, Some(Duration::from_millis(1))).unwrap());
                 tags.send(0, 9, &[]).unwrap();
                 assert_eq!(tags.wait_any(&all).unwrap(), 2);
                 assert_eq!((tags.test_any(&all).unwrap(), tags.test_all(&all).unwrap()), (Some(2), false));
