@@ -22,6 +22,8 @@ Examples:
         One seed again, with a trace of everything that happens; add --pcap world.pcap for Wireshark.
   tautline sim --nodes 10000 --pattern barrier --rounds 10
         Ten barriers among ten thousand nodes on one switch: time, frames, and memory per node.
+  tautline sim --nodes 1000 --pattern allreduce --bytes 8
+        All-reduces of a group, beside the bound of the network; so do group-barrier, broadcast, multicast.
   tautline sim --nodes 1000 --pattern random --peers 16 --bytes 1024 --network mbps=25000,latency_ns=2000
         Every node sends ten messages to 16 others, over a faster network.
 

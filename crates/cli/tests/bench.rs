@@ -500,7 +500,7 @@ fn many_nodes_on_a_switch() {
 /// The same for collectives and multicasts, with the bound of the network beside their times.
 #[test]
 fn collectives_of_many_nodes() {
-    for pattern in ["allreduce", "broadcast", "multicast"] {
+    for pattern in ["group-barrier", "allreduce", "broadcast", "multicast"] {
         let args = ["sim", "--nodes", "64", "--pattern", pattern, "--rounds", "3", "--bytes", "8", "--json"];
         let out = tautline().args(args).output().unwrap();
         let report: Value = serde_json::from_slice(&out.stdout).unwrap();

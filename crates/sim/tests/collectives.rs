@@ -8,7 +8,8 @@ fn collectives(nodes: u32, together: Together) -> Collectives {
     Collectives { nodes, together, rounds: 4, bytes: 8, seed: 1, model: NetworkModel::default() }
 }
 
-const ALL: [Together; 4] = [
+const ALL: [Together; 5] = [
+    Together::Barrier,
     Together::AllReduce,
     Together::Broadcast,
     Together::Multicast,
@@ -29,10 +30,10 @@ fn collectives_end_and_repeat() {
     }
 }
 
-/// With open channels a multicast and a reduction of 8 bytes take at most 1.3 times ⌈log₂ n⌉ steps.
+/// With open channels a barrier, and a multicast and a reduction of 8 bytes, take at most 1.3 times ⌈log₂ n⌉ steps.
 #[test]
 fn short_collectives_take_their_steps() {
-    for together in [Together::AllReduce, Together::Multicast] {
+    for together in [Together::Barrier, Together::AllReduce, Together::Multicast] {
         for nodes in [16, 256, 1_024] {
             let CollectivesReport { round_ns, bound_ns, .. } = collectives(nodes, together).run().unwrap();
             assert!(round_ns * 10 <= bound_ns * 13, "{together:?} of {nodes}: {round_ns} of {bound_ns} ns");

@@ -41,8 +41,10 @@ enum PatternName {
     Requests,
     /// Every node sends to the next one, and waits for the one before it
     Ring,
-    /// A dissemination barrier in each round
+    /// The messages of a dissemination barrier in each round
     Barrier,
+    /// The barrier of a group in each round, beside the bound of the network
+    GroupBarrier,
     /// An all-reduce in each round
     #[value(name = "allreduce")]
     AllReduce,
@@ -78,6 +80,7 @@ impl ClusterArgs {
             PatternName::Requests => Pattern::Requests,
             PatternName::Ring => Pattern::Ring,
             PatternName::Barrier => Pattern::Barrier,
+            PatternName::GroupBarrier => return together(Together::Barrier),
             PatternName::AllReduce => return together(Together::AllReduce),
             PatternName::Broadcast => return together(Together::Broadcast),
             PatternName::Multicast => return together(Together::Multicast),
@@ -141,6 +144,7 @@ fn run_together(run: &Collectives, as_json: bool) -> Result<()> {
     bar.finish_and_clear();
     let report = outcome.map_err(|why| anyhow!("{why}"))?;
     let name = match run.together {
+        Together::Barrier => "group-barrier",
         Together::AllReduce => "allreduce",
         Together::Broadcast => "broadcast",
         _ => "multicast",

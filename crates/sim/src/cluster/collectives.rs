@@ -22,6 +22,8 @@ const GROUP: u32 = 1;
 /// What all nodes do together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Together {
+    /// No node goes on before all have called it.
+    Barrier,
     /// Every node gets the sum of the values of all.
     AllReduce,
     /// Every node gets the message of the first, which programs forward.
@@ -225,6 +227,7 @@ impl Collectives {
             node.world.start(&call, input).map(Waiting::Collective).map_err(|why| why.to_string())
         };
         let roots = match self.together {
+            Together::Barrier => return start(Call::Barrier, Vec::new()),
             Together::AllReduce => {
                 return start(
                     Call::AllReduce { len, with: Reduction::new(8, true, add) },
@@ -256,8 +259,10 @@ impl Collectives {
 
     /// What every node gets in a round of a collective.
     fn expected(&self, round: u32) -> Vec<u8> {
-        if self.together == Together::Broadcast {
-            return self.content(0, round);
+        match self.together {
+            Together::Barrier => return Vec::new(),
+            Together::Broadcast => return self.content(0, round),
+            _ => {}
         }
         let zero = vec![0; self.bytes];
         (0..self.nodes).fold(zero, |mut sum, node| {
@@ -269,7 +274,8 @@ impl Collectives {
     /// The time of ⌈log₂ n⌉ steps on an idle network, each to an idle node.
     fn bound_ns(&self) -> Nanos {
         let NetworkModel { mbps, latency_ns, send_ns, receive_ns, wake_ns, .. } = self.model;
-        let cable = self.bytes as u64 * 8_000 / mbps;
+        let bytes = if self.together == Together::Barrier { 0 } else { self.bytes as u64 };
+        let cable = bytes * 8_000 / mbps;
         u64::from(barrier_steps(self.nodes)) * (latency_ns + cable + send_ns + receive_ns + wake_ns)
     }
 
@@ -303,7 +309,7 @@ impl Collectives {
             .map_err(|why| format!("node {rank} cannot join: {why}"))?;
         let world = ep.world().map_err(|why| format!("node {rank}: {why}"))?;
         let options = match self.together {
-            Together::AllReduce | Together::Broadcast => None,
+            Together::Barrier | Together::AllReduce | Together::Broadcast => None,
             Together::Multicast => Some((256 << 10, 4)),
             Together::AllMulticast { window, roots } => Some((window, roots)),
         };
