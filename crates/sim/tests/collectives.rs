@@ -30,7 +30,8 @@ fn collectives_end_and_repeat() {
     }
 }
 
-/// With open channels a barrier, and a multicast and a reduction of 8 bytes, take at most 1.3 times ⌈log₂ n⌉ steps.
+/// With open channels a barrier, and a multicast and a reduction of 8 bytes, take at most 1.3 times
+/// ⌈log₂ n⌉ steps.
 #[test]
 fn short_collectives_take_their_steps() {
     for together in [Together::Barrier, Together::AllReduce, Together::Multicast] {

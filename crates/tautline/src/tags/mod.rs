@@ -13,6 +13,9 @@
 //! Two ranks that both send long messages before they receive wait for each other, as in MPI: post the
 //! receive first ([`Tags::start_receive`]), or do not wait for the send ([`Tags::start_send`]).
 //!
+//! Closing the endpoint ([`crate::Endpoint::close`]) sends what was started or buffered, and waits for the
+//! receives of long messages, for as long as closing may take. What is left then is [`Error::Undelivered`].
+//!
 //! ```no_run
 //! use tautline::Endpoint;
 //! use tautline::tags::ANY;
