@@ -57,6 +57,51 @@ const TOOL_CALLBACKS: &[&str] = &[
 const TOOL_HANDLES: [&str; 6] =
     ["enum", "cvar_handle", "pvar_handle", "pvar_session", "event_registration", "event_instance"];
 
+/// In the header only: the library has the names of the standard.
+const REMOVED: &str = "
+/* Functions that MPI 3.0 removed, for older programs. */
+typedef MPI_Comm_errhandler_function MPI_Handler_function;
+
+static __inline__ int MPI_Address(const void *location, MPI_Aint *address) {
+  return MPI_Get_address(location, address);
+}
+static __inline__ int MPI_Errhandler_create(MPI_Handler_function *function, MPI_Errhandler *errhandler) {
+  return MPI_Comm_create_errhandler(function, errhandler);
+}
+static __inline__ int MPI_Errhandler_get(MPI_Comm comm, MPI_Errhandler *errhandler) {
+  return MPI_Comm_get_errhandler(comm, errhandler);
+}
+static __inline__ int MPI_Errhandler_set(MPI_Comm comm, MPI_Errhandler errhandler) {
+  return MPI_Comm_set_errhandler(comm, errhandler);
+}
+static __inline__ int MPI_Type_extent(MPI_Datatype datatype, MPI_Aint *extent) {
+  MPI_Aint lb;
+  return MPI_Type_get_extent(datatype, &lb, extent);
+}
+static __inline__ int MPI_Type_lb(MPI_Datatype datatype, MPI_Aint *displacement) {
+  MPI_Aint extent;
+  return MPI_Type_get_extent(datatype, displacement, &extent);
+}
+static __inline__ int MPI_Type_ub(MPI_Datatype datatype, MPI_Aint *displacement) {
+  MPI_Aint lb = 0, extent = 0;
+  int code = MPI_Type_get_extent(datatype, &lb, &extent);
+  *displacement = lb + extent;
+  return code;
+}
+static __inline__ int MPI_Type_hindexed(int count, const int *blocklengths, const MPI_Aint *displacements,
+                                        MPI_Datatype oldtype, MPI_Datatype *newtype) {
+  return MPI_Type_create_hindexed(count, blocklengths, displacements, oldtype, newtype);
+}
+static __inline__ int MPI_Type_hvector(int count, int blocklength, MPI_Aint stride, MPI_Datatype oldtype,
+                                       MPI_Datatype *newtype) {
+  return MPI_Type_create_hvector(count, blocklength, stride, oldtype, newtype);
+}
+static __inline__ int MPI_Type_struct(int count, const int *blocklengths, const MPI_Aint *displacements,
+                                      const MPI_Datatype *types, MPI_Datatype *newtype) {
+  return MPI_Type_create_struct(count, blocklengths, displacements, types, newtype);
+}
+";
+
 pub fn text(table: &Table) -> Result<String> {
     let mut out = HEAD.to_owned();
     handles(&mut out, table);
@@ -68,6 +113,7 @@ pub fn text(table: &Table) -> Result<String> {
             writeln!(out, "{};", prototype(function, wide, prefix)?)?;
         }
     }
+    out.push_str(REMOVED);
     out.push_str("\n#ifdef __cplusplus\n}\n#endif\n\n#endif\n");
     Ok(out)
 }

@@ -103,6 +103,18 @@ fn header_and_library_have_all_functions_of_the_table() {
 }
 
 #[test]
+fn older_programs_have_the_functions_that_were_removed() {
+    if !has_compiler("older_programs_have_the_functions_that_were_removed") {
+        return;
+    }
+    let folder = Folder::new("removed");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/removed.c");
+    let output = folder.run(&folder.compile(&source), &[]);
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && stdout == "passed\n", "{stdout}{stderr}");
+}
+
+#[test]
 fn bad_arguments_have_the_classes_of_the_standard() {
     if !has_compiler("bad_arguments_have_the_classes_of_the_standard") {
         return;
