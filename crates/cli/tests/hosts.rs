@@ -355,7 +355,6 @@ fn mistakes_are_named_before_anything_starts(hosts: &Hosts) {
             &["on the host b: cannot start /no/such"],
         ),
         (&["--hosts", "no-such-user@a", "touch", touch], &["the host no-such-user@a cannot be reached"]),
-        (&["--hosts", "a,b,a", "touch", touch], &["the host a is named twice"]),
         (&["--hosts", "a:0,b", "touch", touch], &["the host a has 0 processes"]),
         (&["--hosts", "a,a2", "touch", touch], &["a and a2 are the same host", "name it once"]),
         (&["--hostfile", "/bin/sh", "touch", touch], &["cannot read the host file /bin/sh"]),

@@ -127,3 +127,59 @@ fn what_is_installed_is_found_and_removed() {
     let output = command(&prefix).args(["mpi", "remove"]).output().unwrap();
     assert!(output.status.success() && !prefix.exists(), "{}", text(&output));
 }
+
+/// Of several programs each has the options before it, and this host by its name takes no ssh.
+#[test]
+fn options_of_mpiexec_are_for_their_program() {
+    let folder = folder("mpiexec-options");
+    std::fs::write(folder.join("hosts"), "localhost\n127.0.0.1 slots=2\nlocalhost\n").unwrap();
+    let run = |line: &str| {
+        let mut command = tautline();
+        command.arg("mpiexec").args(line.split_whitespace()).args(["-timeout", "60"]);
+        command.current_dir(&*folder);
+        command
+    };
+    let shown = "echo ${A-none} ${B-none} $(basename $(pwd))";
+    let mut command = run("-l -genv B 5");
+    command.args(["-n", "1", "-env", "A", "1", "-wdir", "/", "sh", "-c", shown]);
+    command.args([":", "-n", "2", "sh", "-c", shown, ":", "-n", "1", "-env", "A", "2", "sh", "-c", shown]);
+    let output = command.output().unwrap();
+    let here = folder.file_name().unwrap().to_string_lossy().into_owned();
+    let mut lines: Vec<_> = text(&output).lines().map(str::to_owned).collect();
+    lines.sort();
+    let rest: Vec<&str> =
+        lines.iter().map(|line| line.split_once(' ').map_or("", |(_, rest)| rest)).collect();
+    let expected =
+        ["1 5 /".to_owned(), format!("none 5 {here}"), format!("none 5 {here}"), format!("2 5 {here}")];
+    assert_eq!(rest, expected, "{lines:?}");
+
+    let output = run("-hostfile hosts").args(["echo", "here"]).output().unwrap();
+    assert_eq!(text(&output), "here\n".repeat(4));
+    let output = run("-n 5 -hostfile hosts").args(["echo", "here"]).output().unwrap();
+    assert!(text(&output).contains("5 processes do not fit: the hosts take 4"), "{}", text(&output));
+}
+
+/// Build systems ask in the words of MPICH or of Open MPI.
+#[test]
+fn compilers_tell_what_they_need() {
+    let lib = prefix().join("lib").display().to_string();
+    let include = prefix().join("include").display().to_string();
+    let ask = |option: &str| {
+        let output = Command::new(prefix().join("bin/mpicc")).arg(option).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output));
+        text(&output).trim_end().to_owned()
+    };
+    let linking = format!("-L{lib} -Wl,-rpath,{lib} -lmpi_abi");
+    for (option, answer) in [
+        ("-show", format!("cc -I{include} {linking}")),
+        ("-compile_info", format!("cc -I{include}")),
+        ("-showme:compile", format!("-I{include}")),
+        ("--showme:link", linking.clone()),
+        ("-showme:incdirs", include.clone()),
+        ("-showme:libdirs", lib.clone()),
+        ("-showme:libs", "mpi_abi".to_owned()),
+        ("-showme:command", "cc".to_owned()),
+    ] {
+        assert_eq!(ask(option), answer, "{option}");
+    }
+}

@@ -57,7 +57,7 @@ fn takes_mismatches(compiler: &OsStr) -> bool {
 const NO_LINKING: [&str; 6] = ["-c", "-S", "-E", "-M", "-MM", "-fsyntax-only"];
 
 /// Compiles, links, or shows how. The options that show it are those of MPICH (`-show`, `-compile_info`,
-/// `-link_info`) and of Open MPI (`-showme`, `-showme:compile`, `-showme:link`), which build systems try.
+/// `-link_info`) and of Open MPI (`-showme`, `-showme:compile` and the like), which build systems try.
 pub fn compile(language: Language, args: Vec<OsString>) -> Result<ExitCode> {
     let folder = super::installed()?;
     let mut include = OsString::from("-I");
@@ -72,9 +72,18 @@ pub fn compile(language: Language, args: Vec<OsString>) -> Result<ExitCode> {
 
     let is = |names: &[&str]| args.iter().any(|arg| names.iter().any(|name| arg == name));
     let shows = is(&["-show", "-showme", "--showme"]);
-    let shown: Option<Vec<OsString>> = if is(&["-showme:compile", "--showme:compile"]) {
+    let named = |what: &str| is(&[&format!("-showme:{what}"), &format!("--showme:{what}")]);
+    let shown: Option<Vec<OsString>> = if named("compile") {
         Some(compiling.clone())
-    } else if is(&["-showme:link", "--showme:link"]) {
+    } else if named("incdirs") {
+        Some(vec![folder.join("include").into()])
+    } else if named("libdirs") {
+        Some(vec![lib.into()])
+    } else if named("libs") {
+        Some(vec!["mpi_abi".into()])
+    } else if named("command") {
+        Some(vec![language.compiler()])
+    } else if named("link") {
         Some(linking.to_vec())
     } else if is(&["-compile_info"]) {
         Some(std::iter::once(language.compiler()).chain(compiling.clone()).collect())

@@ -40,6 +40,9 @@ The exit code is 0 if all ranks ended with 0, else that of the rank that failed 
 255 if its host was lost); it is 124 after --timeout.
 Rank 0 reads standard input; the others have none.";
 
+/// The command that connects to a host, unless another one is given.
+pub const SSH: &str = "ssh -o BatchMode=yes -o ConnectTimeout=10";
+
 /// The arguments of `tautline run`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, trailing_var_arg = true)]
@@ -47,7 +50,7 @@ pub struct RunArgs {
     /// How many processes; by default as many as --hosts or --hostfile name
     #[arg(short, long, value_name = "N")]
     pub n: Option<usize>,
-    /// Start them on these hosts, through ssh; b:4 takes four processes
+    /// Start them on these hosts, through ssh; b:4 takes four processes. localhost alone needs no ssh
     #[arg(long, value_name = "HOSTS", conflicts_with = "hostfile")]
     pub hosts: Option<String>,
     /// Start them on the hosts of this file: a, b:4 or c slots=4 in each line
@@ -60,7 +63,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "N")]
     pub ppn: Option<usize>,
     /// The command that connects to a host
-    #[arg(long, value_name = "COMMAND", default_value = "ssh -o BatchMode=yes -o ConnectTimeout=10")]
+    #[arg(long, value_name = "COMMAND", default_value = SSH)]
     pub ssh: String,
     /// The path of tautline on the hosts; by default the path of this one
     #[arg(long, value_name = "PATH")]

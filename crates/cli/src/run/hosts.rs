@@ -20,7 +20,7 @@ pub struct Host {
 pub fn parse_list(text: &str) -> Result<Vec<Host>> {
     let hosts =
         text.split(',').map(|entry| parse_host(entry.trim()).with_context(|| format!("--hosts {text}")));
-    check(hosts.collect::<Result<_>>()?)
+    Ok(merged(hosts.collect::<Result<_>>()?))
 }
 
 /// Writes hosts as [`parse_list`] reads them.
@@ -50,7 +50,7 @@ pub fn read_file(path: &Path) -> Result<Vec<Host>> {
             path.display()
         );
     }
-    check(hosts).with_context(|| path.display().to_string())
+    Ok(merged(hosts))
 }
 
 /// Reads no more than a file with as many hosts as a job may have.
@@ -104,17 +104,40 @@ fn parse_slots(name: &str, text: &str) -> Result<usize> {
     }
 }
 
-fn check(hosts: Vec<Host>) -> Result<Vec<Host>> {
-    for (index, host) in hosts.iter().enumerate() {
-        if hosts[..index].iter().any(|other| other.name == host.name) {
-            bail!(
-                "the host {} is named twice\nname it once, with the number of its processes: {}:2",
-                host.name,
-                host.name
-            );
+/// A host that is named several times, as batch systems write files, takes a process for each time, or the
+/// sum of its numbers.
+fn merged(hosts: Vec<Host>) -> Vec<Host> {
+    let mut merged: Vec<Host> = Vec::with_capacity(hosts.len());
+    for host in hosts {
+        match merged.iter_mut().find(|other| other.name == host.name) {
+            Some(other) => {
+                other.slots = Some(other.slots.unwrap_or(1).saturating_add(host.slots.unwrap_or(1)));
+            }
+            None => merged.push(host),
         }
     }
-    Ok(hosts)
+    merged
+}
+
+/// The same hosts with those that follow each other in one; an error if ranks of one host do not follow each
+/// other.
+pub fn in_order(hosts: Vec<Host>) -> Result<Vec<Host>> {
+    let names = hosts.iter().map(|host| &host.name);
+    let mut turns: Vec<&String> = names.collect();
+    turns.dedup();
+    if let Some(name) = (1..turns.len()).find(|at| turns[..*at].contains(&turns[*at])).map(|at| turns[at]) {
+        bail!(
+            "the host {name} is named again after another one\nname it for programs that follow each other"
+        );
+    }
+    Ok(merged(hosts))
+}
+
+/// Whether all ranks are to run on this host, which needs no ssh.
+pub fn are_here(hosts: &[Host]) -> bool {
+    let own = rustix::system::uname();
+    let is_own = |name: &str| own.nodename().to_str().is_ok_and(|own| own == name);
+    hosts.iter().all(|host| ["localhost", "127.0.0.1", "[::1]"].contains(&&*host.name) || is_own(&host.name))
 }
 
 /// How many processes the hosts take if no number is given.
@@ -166,6 +189,15 @@ mod tests {
     }
 
     #[test]
+    fn this_host_has_several_names() {
+        let own = rustix::system::uname();
+        let own = own.nodename().to_str().unwrap();
+        let are_here = |text: &str| are_here(&parse_list(text).unwrap());
+        assert!(are_here("localhost:4") && are_here("127.0.0.1,[::1]:2") && are_here(own));
+        assert!(!are_here("localhost,another.example") && !are_here("me@localhost"));
+    }
+
+    #[test]
     fn a_file_without_an_end_is_refused() {
         let error = format!("{:#}", read_file(Path::new("/dev/zero")).unwrap_err());
         assert!(error.contains("/dev/zero") && error.contains("more than 1048576 bytes"), "{error}");
@@ -174,7 +206,6 @@ mod tests {
     #[test]
     fn mistakes_are_explained() {
         for (text, word) in [
-            ("a,b,a", "a is named twice"),
             ("a:0", "0 processes"),
             ("a:x", "no number"),
             ("a:-1", "no number"),
@@ -200,12 +231,13 @@ mod tests {
             std::fs::write(&path, text).unwrap();
             read_file(&path).map_err(|error| format!("{error:#}"))
         };
+        let hosts = read(b"a\na\nb:3\na\n").unwrap();
+        assert_eq!(to_list(&hosts), "a:3,b:3");
         let hosts = read(b"# two hosts\na\n\nb slots=4 # large\nc:2\n").unwrap();
         assert_eq!(capacity(&hosts, None), 7);
         for (text, word) in [
             (&b"a\nb c d\n"[..], ":2: \"b c d\" is no host"),
             (b"a slots=0\n", ":1: the host a has 0"),
-            (b"a\na\n", "named twice"),
             (b"# nothing\n", "names no host"),
             (b"\xff\xfe\n", "cannot read"),
             (b"\x00\x01\n", "is no host"),

@@ -8,7 +8,7 @@ mod alive;
 mod args;
 mod control;
 mod faults;
-mod hosts;
+pub mod hosts;
 mod join;
 mod leftovers;
 mod limits;
@@ -129,6 +129,11 @@ pub fn run(mut args: RunArgs) -> Result<ExitCode> {
         })?;
     }
     match hosts {
+        Some(hosts) if needs_no_ssh(&args, &hosts) => {
+            let n = args.n.unwrap_or_else(|| hosts::capacity(&hosts, args.ppn));
+            hosts::place(&hosts, args.ppn, n)?;
+            run_here(&RunArgs { n: Some(n), ppn: None, ..args })
+        }
         Some(hosts) => {
             let launcher = match supervised::begin(args.grace)? {
                 Begun::Launcher(launcher) => launcher,
@@ -139,6 +144,14 @@ pub fn run(mut args: RunArgs) -> Result<ExitCode> {
         }
         None => run_here(&args),
     }
+}
+
+/// Whether the named hosts are this one. An agent, an interface or a command that connects is used if it is
+/// named.
+fn needs_no_ssh(args: &RunArgs, hosts: &[hosts::Host]) -> bool {
+    let names_hosts = args.hosts.is_some() || args.hostfile.is_some();
+    let is_plain = args.agent.is_none() && args.interface.is_none() && args.ssh == args::SSH;
+    names_hosts && is_plain && hosts::are_here(hosts)
 }
 
 fn run_here(args: &RunArgs) -> Result<ExitCode> {
