@@ -98,7 +98,7 @@ fn enter(name: &str) -> Option<Instant> {
 #[cold]
 fn refuse(name: &str) {
     if let Some(why) = state::refuses(name) {
-        report(&format!("{name} {why}"));
+        report(&format!("{}{name} {why}", network::shown_rank()));
         network::abort(ERR_OTHER)
     }
 }
@@ -113,9 +113,10 @@ pub(crate) fn report(text: &str) {
 fn failed(name: &'static str, object: Object, error: &Error) -> c_int {
     if !state::is_running() {
         // There is no communicator whose error handler could be called.
-        report(&format!("{name} failed: {error}"));
+        report(&format!("{}{name} failed: {error}", network::shown_rank()));
         network::abort(error.code)
     }
+    errhandler::remember(name, error);
     let object = error.comm.map_or(object, Object::Comm);
     // The program's handler may unwind in a language of its own; that must not pass through us.
     catch_unwind(AssertUnwindSafe(|| errhandler::raise(name, object, error))).unwrap_or(ERR_INTERN)

@@ -1,5 +1,6 @@
 //! Error handlers, and the error codes that programs add.
 
+use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex};
 
@@ -72,10 +73,29 @@ pub(crate) fn class_of(code: c_int) -> Option<c_int> {
     lock(&ADDED).iter().find(|added| added.code == code).map(|added| added.class)
 }
 
-/// The text of a code; `None` if there is no such code.
+thread_local! {
+    /// The last error of a call of this thread, and what it was.
+    static LAST: RefCell<(c_int, String)> = const { RefCell::new((c::SUCCESS, String::new())) };
+}
+
+/// Keeps the cause of an error for [`text_of`].
+pub(crate) fn remember(name: &str, error: &Error) {
+    let text = format!("{name}: {}", error.text);
+    // A thread that ends may call functions of MPI in destructors of its own.
+    let _ = LAST.try_with(|last| *last.borrow_mut() = (error.code, text));
+}
+
+/// The text of a code; `None` if there is no such code. If the last error of this thread had this code, the
+/// text names its cause.
 pub(crate) fn text_of(code: c_int) -> Option<String> {
     if let Some(name) = error::name(code) {
-        return Some(format!("{name}: {}", error::meaning(code)));
+        let text = format!("{name}: {}", error::meaning(code));
+        let last = LAST.try_with(|last| last.borrow().clone()).unwrap_or_default();
+        return Some(if code != c::SUCCESS && last.0 == code {
+            format!("{text} ({})", last.1)
+        } else {
+            text
+        });
     }
     lock(&ADDED).iter().find(|added| added.code == code).map(|added| added.text.clone())
 }

@@ -59,6 +59,11 @@ pub fn network() -> &'static Network {
     NETWORK.get().expect("the job is joined before any function that uses it runs")
 }
 
+/// How a line for people begins: the rank, if it is known.
+pub fn shown_rank() -> String {
+    NETWORK.get().map_or_else(String::new, |network| format!("rank {}: ", network.rank))
+}
+
 impl Network {
     /// Messages of a context that no communicator has: for waiting, and for making groups.
     pub fn tags(&self) -> &Tags {

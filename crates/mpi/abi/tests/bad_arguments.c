@@ -2,6 +2,7 @@
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define CHECK(condition)                                                                  \
   do {                                                                                    \
@@ -149,6 +150,23 @@ static void objects(void) {
   CHECK(number == MPI_ERR_ARG || number == MPI_ERR_DIMS || number == MPI_ERR_TOPOLOGY);
 }
 
+/* The text of an error names its cause until this thread has another one. */
+static void texts(void) {
+  int value = 0, length = 0;
+  char text[MPI_MAX_ERROR_STRING];
+  int code = MPI_Send(&value, 1, MPI_INT, 17, 0, MPI_COMM_WORLD);
+  OK(MPI_Error_string(code, text, &length));
+  CHECK(strstr(text, "MPI_ERR_RANK") && strstr(text, "MPI_Send") && strstr(text, "17"));
+  CHECK((size_t)length == strlen(text));
+  OK(MPI_Error_string(MPI_ERR_COUNT, text, &length));
+  CHECK(strstr(text, "MPI_ERR_COUNT") && !strstr(text, "MPI_Send"));
+  FAILS(MPI_ERR_COMM, MPI_Barrier(MPI_COMM_NULL));
+  OK(MPI_Error_string(code, text, &length));
+  CHECK(strstr(text, "MPI_ERR_RANK") && !strstr(text, "MPI_Send"));
+  OK(MPI_Error_string(MPI_SUCCESS, text, &length));
+  CHECK(!strcmp(text, "MPI_SUCCESS: no error"));
+}
+
 int main(int argc, char **argv) {
   OK(MPI_Init(&argc, &argv));
   OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
@@ -158,6 +176,7 @@ int main(int argc, char **argv) {
   requests();
   collectives();
   objects();
+  texts();
   OK(MPI_Finalize());
   if (failures) return 1;
   printf("passed\n");
