@@ -81,7 +81,7 @@ use failure::Failures;
 use plan::Plan;
 use plans::Plans;
 use shared_op::SharedOp;
-use sharing::{Numbers, Sharing, Way};
+use sharing::{Exchange, Numbers, Sharing};
 
 /// A group of ranks. `Send`, `Sync` and cheap to clone; clones are the same group. It is freed when the last
 /// clone is dropped, and all collectives of it have ended.
@@ -339,13 +339,13 @@ impl Group {
             return None;
         }
         let plan = call.plan(self.0.me, members, choices);
-        self.chosen(call, &plan, self.0.sharing.way())
+        self.chosen(call, &plan, self.0.sharing.exchange())
     }
 
-    fn chosen(&self, call: &Call, plan: &Plan, way: Way) -> Option<Algorithm> {
-        match way {
-            Way::Memory if plan.shared.is_some() => Some(Algorithm::Shared),
-            Way::Hosts if plan.hosts.is_some() => Some(Algorithm::Hosts),
+    fn chosen(&self, call: &Call, plan: &Plan, exchange: Exchange) -> Option<Algorithm> {
+        match exchange {
+            Exchange::Memory if plan.shared.is_some() => Some(Algorithm::Shared),
+            Exchange::Hosts if plan.hosts.is_some() => Some(Algorithm::Hosts),
             _ => call.by_messages(self.size(), &self.0.choices),
         }
     }
@@ -353,23 +353,23 @@ impl Group {
     /// The plan of a call, whose algorithm the program is told (G-24).
     #[inline]
     fn plan_of(&self, call: &Call) -> Result<Arc<Plan>> {
-        self.plan_by(call, self.0.sharing.way())
+        self.plan_by(call, self.0.sharing.exchange())
     }
 
     #[inline]
-    fn plan_by(&self, call: &Call, way: Way) -> Result<Arc<Plan>> {
+    fn plan_by(&self, call: &Call, exchange: Exchange) -> Result<Arc<Plan>> {
         let Inner { plans, me, choices, .. } = &*self.0;
-        let (plan, is_news) = plans.get(call, (*me, self.size()), (choices, way))?;
+        let (plan, is_news) = plans.get(call, (*me, self.size()), (choices, exchange))?;
         if is_news {
-            self.report(call, &plan, way);
+            self.report(call, &plan, exchange);
         }
         Ok(plan)
     }
 
     #[cold]
-    fn report(&self, call: &Call, plan: &Plan, way: Way) {
+    fn report(&self, call: &Call, plan: &Plan, exchange: Exchange) {
         let members = self.size();
-        if let (Some((kind, bytes)), Some(chosen)) = (call.choice(members), self.chosen(call, plan, way))
+        if let (Some((kind, bytes)), Some(chosen)) = (call.choice(members), self.chosen(call, plan, exchange))
             && members > 1
             && self.0.groups().is_news(kind, chosen, members)
         {
@@ -439,7 +439,7 @@ impl Group {
     /// Prepares a collective that can be started many times. All members prepare their collectives in the
     /// same order, and may start them in any order.
     pub fn prepare(&self, call: &Call) -> Result<Persistent> {
-        let plan = (self.plan_by(call, Way::Messages)?, call.reduction().cloned());
+        let plan = (self.plan_by(call, Exchange::Messages)?, call.reduction().cloned());
         let number = self.0.next_persistent.fetch_add(1, Ordering::Relaxed);
         Ok(Persistent::new(self, plan, Ticket::persistent(number)))
     }

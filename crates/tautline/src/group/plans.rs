@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::call::{Call, Shape};
 use super::choice::Choices;
 use super::plan::Plan;
-use super::sharing::Way;
+use super::sharing::Exchange;
 use crate::error::Result;
 
 /// Plans that are kept.
@@ -23,7 +23,7 @@ struct Kept {
     shape: Shape,
     plan: Arc<Plan>,
     /// How the members exchanged bytes when it was last used.
-    way: Way,
+    exchange: Exchange,
 }
 
 impl Plans {
@@ -33,7 +33,7 @@ impl Plans {
         &self,
         call: &Call,
         (me, members): (usize, usize),
-        (choices, way): (&Choices, Way),
+        (choices, exchange): (&Choices, Exchange),
     ) -> Result<(Arc<Plan>, bool)> {
         call.check(me, members)?;
         let Some(shape) = call.shape() else {
@@ -42,13 +42,13 @@ impl Plans {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = kept.iter().position(|kept| kept.shape == shape) {
             kept[..=at].rotate_right(1);
-            let before = std::mem::replace(&mut kept[0].way, way);
-            return Ok((kept[0].plan.clone(), before != way));
+            let before = std::mem::replace(&mut kept[0].exchange, exchange);
+            return Ok((kept[0].plan.clone(), before != exchange));
         }
         let plan = Arc::new(call.plan(me, members, choices));
         if plan.steps.len() <= STEPS {
             kept.truncate(KEPT - 1);
-            kept.insert(0, Kept { shape, plan: plan.clone(), way });
+            kept.insert(0, Kept { shape, plan: plan.clone(), exchange });
         }
         Ok((plan, true))
     }

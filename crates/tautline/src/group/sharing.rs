@@ -54,7 +54,7 @@ pub(super) enum Decision {
 
 /// How the members of a group exchange the bytes of short collectives, as far as is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Exchange {
     Messages,
     Memory,
     Hosts,
@@ -130,11 +130,11 @@ impl Sharing {
 
     /// How members exchange bytes. By messages until they have agreed on another way.
     #[inline]
-    pub(super) fn way(&self) -> Way {
+    pub(super) fn exchange(&self) -> Exchange {
         match self.decided.get() {
-            None | Some(Decision::Messages) => Way::Messages,
-            Some(Decision::Memory(_)) => Way::Memory,
-            Some(Decision::Hosts(_)) => Way::Hosts,
+            None | Some(Decision::Messages) => Exchange::Messages,
+            Some(Decision::Memory(_)) => Exchange::Memory,
+            Some(Decision::Hosts(_)) => Exchange::Hosts,
         }
     }
 
