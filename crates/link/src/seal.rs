@@ -135,7 +135,7 @@ impl Seal {
     /// Returns whether [`Seal::tags_to_send`] is worth a try.
     #[inline]
     pub(crate) fn tags_trains(&self) -> bool {
-        matches!(self, Seal::Fabric { .. }) && tautline_aegis::is_available()
+        matches!(self, Seal::Fabric { tx, .. } if tx.tags_trains())
     }
 
     /// Returns the tags of four frames to send, if they are computed together ([`TagKey::tags`]).

@@ -38,6 +38,8 @@ pub(crate) struct TagKey {
     pad: Aes128Enc,
     /// For AEGIS. The variants' initial states differ, and a packet number is used with one of them only.
     long: [u8; 16],
+    /// This processor computes tags of several frames together.
+    together: bool,
 }
 
 impl TagKey {
@@ -50,9 +52,16 @@ impl TagKey {
             hash: Polyval::new(&hash.into()),
             pad: Aes128Enc::new(&pad.into()),
             long,
+            together: tautline_aegis::is_available(),
         };
         parts.iter_mut().for_each(|part| erase(part));
         key
+    }
+
+    /// Returns whether [`TagKey::tags`] is worth a try.
+    #[inline]
+    pub(crate) fn tags_trains(&self) -> bool {
+        self.together
     }
 
     /// Returns what the key was made of.

@@ -52,6 +52,14 @@ fn farm() {
     assert_eq!(run("farm", 3)[0], ["2 workers: the squares add up to 328350"]);
 }
 
+/// Several senders to one, through shared memory: every message arrives, and nobody is taken for dead.
+#[test]
+fn incast() {
+    let lines = &run("incast", 4)[0];
+    assert!(lines[0].starts_with("messages of 1024 bytes") && lines[2].starts_with("3 senders"), "{lines:?}");
+    assert_eq!(lines.last().unwrap(), "peers reported dead 0");
+}
+
 /// G-9: the last rank ends halfway, and the others go on.
 #[test]
 fn survive() {

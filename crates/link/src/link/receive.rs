@@ -41,7 +41,7 @@ impl Link {
     }
 
     /// As [`Link::handle_frame`]; `tags` are those for which [`Link::train_tags`] was given this very frame.
-    #[inline]
+    #[inline(always)]
     pub fn handle_frame_of_train(
         &mut self,
         now: Nanos,
@@ -293,7 +293,7 @@ impl Link {
 
 /// Checks a frame by its tag, if that is known already, or computes the tag or deciphers the frame. Returns
 /// the range of the payload, or `None` if the frame is not authentic.
-#[inline]
+#[inline(always)]
 fn authenticate(
     seal: &mut Seal,
     (header, tags): (&Header, FrameOfTrain<'_>),

@@ -113,7 +113,7 @@ impl Link {
 
     /// As [`Link::send_whole`], without the tag, which [`Link::tags`] or [`Link::tag_frame`] computes before
     /// the frame leaves. Returns the packet number.
-    #[inline]
+    #[inline(always)]
     pub fn send_untagged(&mut self, now: Nanos, token: Token, frame: &mut [u8]) -> u64 {
         let packet = self.take_packet(now);
         let slot = self.sender.send_pushed(now, (token, (frame.len() - HEADER_LEN) as u32), packet);
@@ -127,7 +127,7 @@ impl Link {
     }
 
     /// Writes the tag of a frame, whose tag field is zero.
-    #[inline]
+    #[inline(always)]
     pub fn tag_frame(&mut self, packet: u64, frame: &mut [u8]) {
         let tag = self.seal.tag(packet, frame);
         put_tag(frame, tag);
@@ -276,7 +276,7 @@ impl Link {
 
     /// As [`Link::finish`], without the tag, which [`Link::tags`] or [`Link::tag_frame`] computes before the
     /// frame leaves. Returns the packet number.
-    #[inline]
+    #[inline(always)]
     pub fn finish_untagged(&mut self, transmit: &Transmit, now: Nanos, frame: &mut [u8]) -> u64 {
         self.write_head(transmit, now, &mut frame[..transmit.head_len()]);
         transmit.packet

@@ -165,46 +165,13 @@ impl LinkChannel {
     /// Sends every frame that the link wants to send now.
     #[inline]
     pub(super) fn transmit(&mut self, port: &mut Port, now: Nanos) {
-        let route = self.route;
         let Some(link) = self.peering.link_mut() else { return };
-        let (full, tags_trains) = (link.unsent() >= TX_QUEUE, link.tags_trains());
-        let send = |port: &mut Port, slot, range| port.device.send(route, slot, range);
-        let mut untagged = Untagged::NONE;
-        while let Some(transmit) = link.poll_transmit(now) {
-            // D-16: the headers of a slot that the device still reads must stay; such a repetition goes from
-            // a copy.
-            let arena = port.device.arena_ref();
-            // D-32: and so does a frame whose headers need more room than the slot has for itself.
-            let whole = transmit.slot.as_ref().is_some_and(|slot| {
-                slot.is_whole()
-                    && !arena.is_held(SlotId(slot.token))
-                    && transmit.head_len() <= arena.headers()
-            });
-            if whole && !transmit.sealed {
-                let slot = transmit.slot.as_ref().expect("whole slots are slots");
-                let (slot, len) = (SlotId(slot.token), slot.range.end);
-                if untagged.has(slot) {
-                    // Its header is about to be written anew.
-                    untagged.finish(link, port, send);
-                }
-                let range = HEADROOM - transmit.head_len()..HEADROOM + len;
-                let frame = &mut port.device.arena().slot_mut(slot)[range.clone()];
-                if tags_trains && range == frame_range(len) {
-                    let packet = link.finish_untagged(&transmit, now, frame);
-                    untagged.add(link, port, (packet, slot, len as u32), send);
-                    continue;
-                }
-                link.finish(&transmit, now, frame);
-                untagged.finish(link, port, send);
-                send(port, slot, range);
-            } else {
-                untagged.finish(link, port, send);
-                if !send_copy(port, link, &transmit, now, route) {
-                    break;
-                }
-            }
+        let full = link.unsent() >= TX_QUEUE;
+        if link.tags_trains() && link.unsent() > 1 {
+            transmit_trains(port, link, now, self.route);
+        } else {
+            transmit_all::<false>(port, link, now, self.route);
         }
-        untagged.finish(link, port, send);
         // A sender that found the queue full may try again.
         port.activity += u64::from(full && link.unsent() < TX_QUEUE);
     }
@@ -273,6 +240,57 @@ impl LinkChannel {
         let (_, whole) = self.fragments.swap_remove(at);
         let arrival = self.peering.link_mut()?.slot_complete(now, seq, total as usize);
         Some((arrival, whole.into_bytes()))
+    }
+}
+
+#[inline(never)]
+fn transmit_trains(port: &mut Port, link: &mut Link, now: Nanos, route: RouteId) {
+    transmit_all::<true>(port, link, now, route);
+}
+
+/// Sends every frame that a link wants to send; with `TRAINS`, tags of several are computed together.
+#[inline(always)]
+fn transmit_all<const TRAINS: bool>(port: &mut Port, link: &mut Link, now: Nanos, route: RouteId) {
+    let send = |port: &mut Port, slot, range| port.device.send(route, slot, range);
+    let mut untagged = Untagged::NONE;
+    while let Some(transmit) = link.poll_transmit(now) {
+        // D-16: the headers of a slot that the device still reads must stay; such a repetition goes from a
+        // copy.
+        let arena = port.device.arena_ref();
+        // D-32: and so does a frame whose headers need more room than the slot has for itself.
+        let whole = transmit.slot.as_ref().is_some_and(|slot| {
+            slot.is_whole() && !arena.is_held(SlotId(slot.token)) && transmit.head_len() <= arena.headers()
+        });
+        if whole && !transmit.sealed {
+            let slot = transmit.slot.as_ref().expect("whole slots are slots");
+            let (slot, len) = (SlotId(slot.token), slot.range.end);
+            if TRAINS && untagged.has(slot) {
+                // Its header is about to be written anew.
+                untagged.finish(link, port, send);
+            }
+            let range = HEADROOM - transmit.head_len()..HEADROOM + len;
+            let frame = &mut port.device.arena().slot_mut(slot)[range.clone()];
+            if TRAINS && range == frame_range(len) {
+                let packet = link.finish_untagged(&transmit, now, frame);
+                untagged.add(link, port, (packet, slot, len as u32), send);
+                continue;
+            }
+            link.finish(&transmit, now, frame);
+            if TRAINS {
+                untagged.finish(link, port, send);
+            }
+            send(port, slot, range);
+        } else {
+            if TRAINS {
+                untagged.finish(link, port, send);
+            }
+            if !send_copy(port, link, &transmit, now, route) {
+                break;
+            }
+        }
+    }
+    if TRAINS {
+        untagged.finish(link, port, send);
     }
 }
 

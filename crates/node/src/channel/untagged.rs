@@ -55,7 +55,7 @@ impl Untagged {
     }
 
     /// Writes the tags, and passes the frames to `send`.
-    #[inline]
+    #[inline(never)]
     pub(super) fn finish(
         &mut self,
         link: &mut Link,

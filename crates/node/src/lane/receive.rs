@@ -51,14 +51,10 @@ impl Lane {
         self.status.received_at = now;
         let mut batch = self.inbox.take_batch();
         let count = self.port.device.recv(&mut batch).unwrap_or(0);
-        let (mut at, mut tags) = (0, KnownTags::default());
-        while at < count {
-            at += 1;
-            if let Some(rank) = self.handle_frame(now, &mut batch, at - 1, &mut tags)
-                && at < count
-            {
-                at += self.handle_train(now, &mut batch, at, rank, &mut tags);
-            }
+        if count == 1 {
+            self.handle_frame(now, &mut batch, 0, None);
+        } else if count > 1 {
+            self.handle_frames(now, &mut batch, count);
         }
         self.inbox.return_batch(batch);
         self.port.activity += count as u64;
@@ -68,22 +64,35 @@ impl Lane {
         count
     }
 
+    /// Handles several frames.
+    fn handle_frames(&mut self, now: Nanos, batch: &mut RxBatch, count: usize) {
+        let (mut at, mut tags) = (0, KnownTags::default());
+        while at < count {
+            at += 1;
+            if let Some(rank) = self.handle_frame(now, batch, at - 1, Some(&mut tags))
+                && at < count
+            {
+                at += self.handle_train(now, batch, at, rank, &mut tags);
+            }
+        }
+    }
+
     /// Handles the frame `at` of a batch. Returns whose it was if it carried the next slot in order: more may
     /// follow.
-    #[inline]
+    #[inline(always)]
     fn handle_frame(
         &mut self,
         now: Nanos,
         batch: &mut RxBatch,
         at: usize,
-        tags: &mut KnownTags,
+        tags: Option<&mut KnownTags>,
     ) -> Option<Rank> {
         let frame = batch.frames()[at];
-        let bytes = batch.bytes(frame);
+        let bytes = batch.bytes_mut(frame);
         match Kind::of(bytes) {
             Ok(Kind::Data | Kind::Close) => {}
             Ok(_) => {
-                self.handle_handshake(now, bytes, batch.source(frame));
+                self.handle_handshake(now, batch.bytes(frame), batch.source(frame));
                 return None;
             }
             Err(_) => return self.note_stray(),
@@ -92,8 +101,13 @@ impl Lane {
         let Some(peer) = self.peers.at_place(channel as usize & 0xffff) else { return self.note_stray() };
         let rank = peer.rank;
         let peering = &mut peer.channel.link.peering;
-        let known = peering.link().and_then(|link| tags.find(link, batch, at));
-        let bytes = batch.bytes_mut(frame);
+        let (bytes, known) = match (tags, peering.link()) {
+            (Some(tags), Some(link)) if link.tags_trains() => {
+                let known = tags.find(link, batch, at);
+                (batch.bytes_mut(frame), known)
+            }
+            _ => (bytes, None),
+        };
         let Ok((arrival, payload)) = peering.handle_frame(now, channel, bytes, known) else {
             if peering.link().is_none_or(|link| link.channel() != channel) {
                 self.counters.stale += 1;
@@ -528,11 +542,12 @@ fn couple(
     let mut coupling: Option<Coupling> = None;
     let mut other = None;
     while let Some(&frame) = batch.frames().get(*at) {
-        let known = tags.find(link, batch, *at);
-        let Some(handled) = link.handle_next(now, batch.bytes_mut(frame), known) else { break };
+        let known = if link.tags_trains() { tags.find(link, batch, *at) } else { None };
+        let bytes = batch.bytes_mut(frame);
+        let Some(handled) = link.handle_next(now, bytes, known) else { break };
         *at += 1;
         let Ok(payload) = handled else { continue };
-        let (place, slot) = (*at - 1, &batch.bytes(frame)[payload.clone()]);
+        let (place, slot) = (*at - 1, &bytes[payload.clone()]);
         let coupled = match &mut coupling {
             Some(coupling) => coupling.append(place, payload.start, slot),
             none => {

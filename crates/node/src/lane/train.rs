@@ -76,7 +76,7 @@ pub(super) struct KnownTags {
 impl KnownTags {
     /// The tag of a batch's frame `at`, if it is computed together with those of the frames behind it. Places
     /// do not decrease.
-    #[inline]
+    #[inline(never)]
     pub(super) fn find(&mut self, link: &Link, batch: &RxBatch, at: usize) -> FrameOfTrain<'_> {
         if at >= self.to {
             self.tags = link.train_tags(batch.frames()[at..].iter().map(|frame| batch.bytes(*frame)));
