@@ -34,7 +34,7 @@ bins=$(for target in $targets; do printf -- '--bin %s ' "$target"; done)
 # shellcheck disable=SC2086
 RUSTFLAGS=$flags CARGO_TARGET_DIR=$out cargo build --quiet --locked --release --target "$host" $bins ||
     { RUSTFLAGS=$flags CARGO_TARGET_DIR=$out cargo build --quiet --offline --locked --release --target "$host" $bins ||
-        { [ -d "$HOME/.cargo/registry" ] && exit 1 || cannot "the fuzzing crates could not be fetched"; }; }
+        { cargo fetch --quiet --locked --target "$host" && exit 1 || cannot "the fuzzing crates could not be fetched"; }; }
 [ "$seconds" != 0 ] || exit 0
 
 count=$(echo "$targets" | wc -w)
@@ -70,6 +70,10 @@ finish() {
             exit 1
         fi
         runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$scratch/$target.log")
+        if [ "${runs:-0}" -lt 2 ]; then
+            echo "fuzz target $target executed ${runs:-no} inputs"
+            exit 1
+        fi
         echo "$target: $runs executions in $each s"
     done
     started=

@@ -56,11 +56,17 @@ pub fn check() -> Result<Vec<String>> {
                 continue;
             }
             let Some(why) = lacking(&said) else { bail!("`{line}` failed: {}", output.status) };
-            skipped.push(format!("of the feature {feature}: {why}"));
+            skipped.extend(skips::skipped_part("feature", feature, why)?);
             break;
         }
     }
     Ok(skipped)
+}
+
+/// Whether there is a feature of this name.
+#[cfg(test)]
+pub fn exists(name: &str) -> bool {
+    FEATURES.iter().any(|(feature, _)| *feature == name)
 }
 
 fn lacking(said: &str) -> Option<&'static str> {

@@ -24,8 +24,19 @@ pub fn collect(tests: impl FnOnce((&str, &Path)) -> Result<()>) -> Result<Vec<St
     let text = std::fs::read_to_string(&file).unwrap_or_default();
     let _ = std::fs::remove_file(&file);
     ran?;
+    judge_by_list(&text)
+}
+
+/// Returns the line for a part of a run that was skipped, "stage" or "feature", or an error if that is not
+/// expected here.
+pub fn skipped_part(part: &str, name: &str, why: &str) -> Result<Vec<String>> {
+    // Reasons of several lines name a command to run in the last one.
+    judge_by_list(&format!("{part}::{name}: {}", why.lines().collect::<Vec<_>>().join(" ")))
+}
+
+fn judge_by_list(reported: &str) -> Result<Vec<String>> {
     let list = std::fs::read_to_string(run::root().join(EXPECTED)).context(EXPECTED)?;
-    judge(&text, &parse(&list)?, present)
+    judge(reported, &parse(&list)?, present)
 }
 
 fn reported() -> PathBuf {
@@ -36,7 +47,8 @@ fn reported() -> PathBuf {
 #[derive(Debug, PartialEq)]
 struct Need<'a> {
     command: &'a str,
-    /// Either `file::test`, or a file: then any test in it.
+    /// Either `file::test`, or a file: then any test in it; `stage::name` and `feature::name` are parts of the
+    /// whole run.
     tests: Vec<&'a str>,
 }
 
@@ -69,8 +81,7 @@ fn judge(reported: &str, needs: &[Need<'_>], present: impl Fn(&str) -> bool) -> 
         .collect();
     if !unexpected.is_empty() {
         bail!(
-            "tests were skipped although this machine has what {EXPECTED} says they need, or they are not \
-             listed there:{}",
+            "skipped, although this machine has what {EXPECTED} says is needed, or not listed there:{}",
             unexpected.concat()
         );
     }
@@ -87,6 +98,7 @@ fn names(entry: &str, skip: &str) -> bool {
 /// Whether this machine has what a shell command asks for.
 fn present(command: &str) -> bool {
     let mut shell = Command::new("sh");
+    shell.current_dir(run::root());
     shell.args(["-c", command]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     shell.status().is_ok_and(|status| status.success())
 }
@@ -143,6 +155,10 @@ mod tests {
         assert!(!needs.is_empty());
         for entry in needs.iter().flat_map(|need| &need.tests) {
             let (file, test) = entry.split_once("::").unwrap_or((entry, ""));
+            if matches!(file, "stage" | "feature") {
+                assert!(crate::test::has_part(file, test), "{entry}");
+                continue;
+            }
             let code =
                 std::fs::read_to_string(run::root().join(file)).unwrap_or_else(|e| panic!("{file}: {e}"));
             assert!(code.contains("tautline_skips") || code.contains("spaces"), "{file} skips nothing");

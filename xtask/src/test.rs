@@ -11,6 +11,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::{ahead, features, icount, programs, run, setup, skips, soak, tidy};
 
+/// The first kernel with all system calls that the library cannot do without: it watches processes by
+/// `pidfd_open`. README.md names it.
+const OLDEST_KERNEL: (u32, u32) = (5, 3);
+
 /// The descriptors that the tests take at least, and those that they are allowed if possible.
 const FEWEST_DESCRIPTORS: u64 = 2_048;
 const DESCRIPTORS: u64 = 65_536;
@@ -82,8 +86,34 @@ const STAGES: &[Stage] = &[
 ];
 
 pub fn run(extent: Extent) -> Result<()> {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").context("this is not Linux")?;
+    check_machine(std::env::consts::ARCH, &release)?;
     allow_descriptors()?;
-    run_stages(STAGES, extent).map(|summary| println!("{summary}"))
+    run_stages(STAGES, extent, judge_skip).map(|summary| println!("{summary}"))
+}
+
+/// Whether a stage or a feature has this name.
+#[cfg(test)]
+pub fn has_part(part: &str, name: &str) -> bool {
+    if part == "stage" { STAGES.iter().any(|stage| stage.name == name) } else { features::exists(name) }
+}
+
+/// Fails if this machine has what the list of expected skips says that a stage needs.
+fn judge_skip(stage: &str, why: &str) -> Result<()> {
+    skips::skipped_part("stage", stage, why).map(drop)
+}
+
+/// Fails on a machine that the library is not for.
+fn check_machine(processor: &str, release: &str) -> Result<()> {
+    let (major, minor) = OLDEST_KERNEL;
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse::<u32>().ok());
+    let kernel = numbers.next().zip(numbers.next());
+    ensure!(
+        processor == "x86_64" && kernel.is_some_and(|kernel| kernel >= OLDEST_KERNEL),
+        "the tests are for x86-64 and Linux {major}.{minor} or newer; this is {processor} and Linux {}",
+        release.trim()
+    );
+    Ok(())
 }
 
 /// Lets the programs that are run have many descriptors: a test in which 17 threads are the ranks of a job
@@ -104,7 +134,7 @@ fn allow_descriptors() -> Result<()> {
 }
 
 /// Returns a summary, or the error of the stage that failed. Both say what passed and what was skipped.
-fn run_stages(stages: &[Stage], extent: Extent) -> Result<String> {
+fn run_stages(stages: &[Stage], extent: Extent, judge_skip: fn(&str, &str) -> Result<()>) -> Result<String> {
     let begin = Instant::now();
     let mut passed = 0;
     let mut skipped: Vec<String> = Vec::new();
@@ -115,7 +145,10 @@ fn run_stages(stages: &[Stage], extent: Extent) -> Result<String> {
         let outcome = if extent == Extent::Quick && !stage.quick {
             Ok(Outcome::Skipped("not part of --quick".to_owned()))
         } else {
-            (stage.run)()
+            (stage.run)().and_then(|outcome| match &outcome {
+                Outcome::Skipped(why) => judge_skip(stage.name, why).map(|()| outcome),
+                _ => Ok(outcome),
+            })
         };
         let seconds = stage_begin.elapsed().as_secs_f64();
         match outcome {
@@ -366,11 +399,15 @@ mod tests {
 
     #[test]
     fn the_summary_counts_and_names_what_was_skipped() {
-        let summary = run_stages(&[GOOD, ABSENT, SLOW], Extent::Full).unwrap();
+        let summary = run_stages(&[GOOD, ABSENT, SLOW], Extent::Full, |_, _| Ok(())).unwrap();
         assert!(summary.contains("SKIPPED absent: no tool\n2 passed, 0 failed, 1 skipped"), "{summary}");
         let tests = || Ok(Outcome::Without(vec!["a.rs::b: no root".into(), "a.rs::c: no tshark".into()]));
-        let summary =
-            run_stages(&[Stage { name: "tests", quick: true, run: tests }, GOOD], Extent::Full).unwrap();
+        let summary = run_stages(
+            &[Stage { name: "tests", quick: true, run: tests }, GOOD],
+            Extent::Full,
+            |_, _| Ok(()),
+        )
+        .unwrap();
         assert!(
             summary.contains("SKIPPED test a.rs::b: no root\nSKIPPED test a.rs::c: no tshark\n"),
             "{summary}"
@@ -380,9 +417,35 @@ mod tests {
 
     #[test]
     fn the_first_failure_ends_the_run() {
-        let error = format!("{:#}", run_stages(&[GOOD, ABSENT, BAD, NEVER], Extent::Full).unwrap_err());
+        let error = format!(
+            "{:#}",
+            run_stages(&[GOOD, ABSENT, BAD, NEVER], Extent::Full, |_, _| Ok(())).unwrap_err()
+        );
         assert!(error.contains("stage bad FAILED") && error.contains("it broke"), "{error}");
         assert!(error.contains("1 passed, 1 failed, 1 skipped, 1 not run"), "{error}");
+    }
+
+    #[test]
+    fn the_machines_of_the_readme_are_tested() {
+        for release in ["5.3.0-1-amd64\n", "5.10.0", "6.18.44-v595", "10.0-rc1"] {
+            check_machine("x86_64", release).unwrap();
+            assert!(check_machine("aarch64", release).is_err());
+        }
+        for release in ["5.2.21", "4.19.0", "", "none"] {
+            assert!(check_machine("x86_64", release).is_err(), "{release}");
+        }
+        let (major, minor) = OLDEST_KERNEL;
+        let readme = std::fs::read_to_string(run::root().join("README.md")).unwrap();
+        assert!(readme.contains(&format!("x86-64 with Linux {major}.{minor} or newer")));
+    }
+
+    #[test]
+    fn a_stage_that_is_skipped_unexpectedly_fails() {
+        let judge: fn(&str, &str) -> Result<()> = |stage, why| bail!("{stage} was skipped: {why}");
+        let error = format!("{:#}", run_stages(&[GOOD, ABSENT, NEVER], Extent::Full, judge).unwrap_err());
+        assert!(error.contains("stage absent FAILED") && error.contains("was skipped: no tool"), "{error}");
+        let error = judge_skip("loom", "no reason").unwrap_err().to_string();
+        assert!(error.contains("stage::loom: no reason"), "{error}");
     }
 
     #[test]
@@ -406,7 +469,7 @@ mod tests {
 
     #[test]
     fn quick_skips_the_slow_stages_and_names_them() {
-        let summary = run_stages(&[GOOD, SLOW], Extent::Quick).unwrap();
+        let summary = run_stages(&[GOOD, SLOW], Extent::Quick, |_, _| Ok(())).unwrap();
         assert!(summary.contains("SKIPPED slow: not part of --quick\n1 passed"), "{summary}");
     }
 

@@ -132,6 +132,10 @@ pub fn argument(parameter: &Parameter, wide: bool) -> String {
             "chars" | "argv" => name.clone(),
             "status" => format!("from::status({name})"),
             "weights" => format!("Foreign::new(from::weights({name}), &codec::INT)"),
+            // `MPI_Init` takes a null pointer instead of the number of arguments. Arrays may be empty.
+            kind if *shape == Shape::Pointer && name != "argc" => {
+                format!("Foreign::given({name}, &codec::{}, \"{name}\")", codec(kind, wide))
+            }
             _ => format!("Foreign::new({name}, &codec::{})", codec(kind, wide)),
         };
     }
