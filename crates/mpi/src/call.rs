@@ -68,11 +68,12 @@ fn call_apart(name: &'static str, object: Object, body: impl FnOnce() -> Result<
     call(name, object, body)
 }
 
-/// Panics end here.
+/// Panics end here, and so does what [`crate::foreign::Foreign`] throws for null pointers.
 #[inline(always)]
 fn guarded(name: &'static str, object: Object, body: impl FnOnce() -> c_int) -> c_int {
-    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
-        failed(name, object, &Error::new(ERR_INTERN, "the library panicked; see standard error"))
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|thrown| match thrown.downcast::<Error>() {
+        Ok(error) => failed(name, object, &error),
+        Err(_) => failed(name, object, &Error::new(ERR_INTERN, "the library panicked; see standard error")),
     })
 }
 

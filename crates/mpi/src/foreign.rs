@@ -3,7 +3,10 @@
 
 use std::ffi::{c_int, c_void};
 use std::fmt;
+use std::panic::resume_unwind;
 
+use crate::constants::ERR_ARG;
+use crate::error::Error;
 use crate::handle::{Comm, Datatype, File, Session, Win};
 
 /// How values of one kind are read and written at an index of an array.
@@ -41,6 +44,16 @@ impl<T> Foreign<T> {
         Foreign { at, codec }
     }
 
+    /// As [`new`](Self::new), for the parameter `name`, where a null pointer is an error: [`crate::call`] returns
+    /// it to the program.
+    #[inline]
+    pub fn given(at: *mut c_void, codec: &'static Codec<T>, name: &'static str) -> Foreign<T> {
+        if at.is_null() {
+            fail_without_memory(name);
+        }
+        Foreign { at, codec }
+    }
+
     /// Whether the program passed no memory, or said that it ignores the value.
     #[inline]
     pub fn is_null(&self) -> bool {
@@ -52,13 +65,16 @@ impl<T> Foreign<T> {
         self.at.addr() == address
     }
 
-    /// The value at `index`.
+    /// The value at `index`. Without memory the call fails, as in [`given`](Self::given).
     ///
     /// # Safety
     ///
-    /// The program has passed an array with that many values.
+    /// The program has passed an array with that many values, or a null pointer.
     #[inline]
     pub unsafe fn get(&self, index: usize) -> T {
+        if self.at.is_null() {
+            fail_without_memory("an array that is read");
+        }
         // SAFETY: as promised by the caller; the codec fits the type of the parameter.
         unsafe { (self.codec.get)(self.at, index) }
     }
@@ -80,7 +96,7 @@ impl<T> Foreign<T> {
     ///
     /// # Safety
     ///
-    /// The program has passed an array with that many values.
+    /// As for [`get`](Self::get).
     pub unsafe fn to_vec(self, count: usize) -> Vec<T> {
         // SAFETY: as promised by the caller.
         (0..count).map(|index| unsafe { self.get(index) }).collect()
@@ -97,6 +113,13 @@ impl<T> Foreign<T> {
             unsafe { self.set(index, value) };
         }
     }
+}
+
+/// Ends the call with an error. Nothing was done yet: functions read their arguments first.
+#[cold]
+#[inline(never)]
+fn fail_without_memory(name: &str) -> ! {
+    resume_unwind(Box::new(Error::new(ERR_ARG, format!("{name} is a null pointer"))))
 }
 
 /// An integer in the contents of a datatype. Some are constants, whose values differ between the ABIs.

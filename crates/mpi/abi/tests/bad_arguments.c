@@ -150,6 +150,42 @@ static void objects(void) {
   CHECK(number == MPI_ERR_ARG || number == MPI_ERR_DIMS || number == MPI_ERR_TOPOLOGY);
 }
 
+/* A null pointer where the function needs memory is an error, and nothing is begun. */
+static void null_pointers(void) {
+  int value = 0, flag = 0, ranks[2] = {0, 0}, lengths[1] = {1};
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Group group;
+  MPI_Datatype of;
+  MPI_Comm comm;
+  FAILS(MPI_ERR_ARG, MPI_Wait(NULL, MPI_STATUS_IGNORE));
+  FAILS(MPI_ERR_ARG, MPI_Test(NULL, &flag, MPI_STATUS_IGNORE));
+  FAILS(MPI_ERR_ARG, MPI_Test(&request, NULL, MPI_STATUS_IGNORE));
+  FAILS(MPI_ERR_ARG, MPI_Waitall(2, NULL, MPI_STATUSES_IGNORE));
+  FAILS(MPI_ERR_ARG, MPI_Waitany(1, &request, NULL, MPI_STATUS_IGNORE));
+  FAILS(MPI_ERR_ARG, MPI_Startall(1, NULL));
+  OK(MPI_Waitall(0, NULL, MPI_STATUSES_IGNORE));
+  FAILS(MPI_ERR_ARG, MPI_Isend(&value, 1, MPI_INT, 0, 6, MPI_COMM_WORLD, NULL));
+  FAILS(MPI_ERR_ARG, MPI_Irecv(&value, 1, MPI_INT, 0, 6, MPI_COMM_WORLD, NULL));
+  FAILS(MPI_ERR_ARG, MPI_Ibarrier(MPI_COMM_WORLD, NULL));
+  OK(MPI_Iprobe(0, 6, MPI_COMM_WORLD, &flag, MPI_STATUS_IGNORE));
+  CHECK(!flag);
+  FAILS(MPI_ERR_ARG, MPI_Comm_rank(MPI_COMM_WORLD, NULL));
+  FAILS(MPI_ERR_ARG, MPI_Comm_dup(MPI_COMM_WORLD, NULL));
+  FAILS(MPI_ERR_ARG, MPI_Comm_free(NULL));
+  FAILS(MPI_ERR_ARG, MPI_Type_size(MPI_INT, NULL));
+  FAILS(MPI_ERR_ARG, MPI_Type_commit(NULL));
+  FAILS(MPI_ERR_ARG, MPI_Type_indexed(1, NULL, ranks, MPI_INT, &of));
+  FAILS(MPI_ERR_ARG, MPI_Type_indexed(1, lengths, NULL, MPI_INT, &of));
+  FAILS(MPI_ERR_ARG, MPI_Type_create_struct(1, lengths, NULL, NULL, &of));
+  FAILS(MPI_ERR_ARG, MPI_Gatherv(&value, 1, MPI_INT, ranks, NULL, NULL, MPI_INT, 0, MPI_COMM_WORLD));
+  FAILS(MPI_ERR_ARG, MPI_Cart_create(MPI_COMM_WORLD, 1, NULL, ranks, 0, &comm));
+  OK(MPI_Comm_group(MPI_COMM_WORLD, &group));
+  FAILS(MPI_ERR_ARG, MPI_Group_incl(group, 1, NULL, &group));
+  OK(MPI_Group_free(&group));
+  OK(MPI_Allreduce(lengths, &value, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD));
+  CHECK(value == 1);
+}
+
 /* The text of an error names its cause until this thread has another one. */
 static void texts(void) {
   int value = 0, length = 0;
@@ -176,6 +212,7 @@ int main(int argc, char **argv) {
   requests();
   collectives();
   objects();
+  null_pointers();
   texts();
   OK(MPI_Finalize());
   if (failures) return 1;

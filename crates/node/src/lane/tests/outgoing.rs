@@ -1,5 +1,8 @@
 //! Messages that are begun, continued, ended and given up.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use tautline_link::TRAIN_TAGS;
 use tautline_wire::record::{Record, Records};
 
 use super::*;
@@ -48,6 +51,38 @@ fn pieces_become_one_message() {
         gather(&slots, &mut got);
     }
     assert_eq!(got, bytes);
+}
+
+/// L-33, M-7: frames of a train that lacked only their tags leave, with right ones, when the program panics
+/// while it fills the next frame.
+#[test]
+fn frames_before_a_panic_leave() {
+    for whole in 1..=TRAIN_TAGS + 1 {
+        let mut pair = Pair::connected();
+        let message = pair.begin(0, 100_000).unwrap();
+        let (mut calls, mut written, now) = (0, 0, pair.now);
+        let (peer, port) = pair.lanes[0].channel(1);
+        let filled = catch_unwind(AssertUnwindSafe(|| {
+            peer.channel.add(port, now, (message.number, 0), 60_000, |at, room| {
+                calls += 1;
+                // The first call is for the frame in which the message begins.
+                if calls == whole + 2 {
+                    resume_unwind(Box::new("as it should"))
+                }
+                room.fill(7);
+                written = at + room.len();
+            })
+        }));
+        assert!(filled.is_err() && written > whole * 1_000);
+        pair.send_now(0);
+        pair.pass(1_000);
+        pair.pass(1_000);
+        let mut got = Vec::new();
+        gather(&pair.take(1), &mut got);
+        assert_eq!(got.len(), written, "{whole} whole frames");
+        assert!(got.iter().all(|byte| *byte == 7));
+        assert_eq!(pair.counters(0).links.slots_resent, 0);
+    }
 }
 
 /// M-5: no more is sent of a message than its window allows, until the receiver grants more.
