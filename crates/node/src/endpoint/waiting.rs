@@ -145,6 +145,7 @@ impl Endpoint {
                 if !lane.port.dirty().is_empty() {
                     lane.service(now);
                 }
+                self.shared.backoff.connected(lane.local.connected_at);
                 (now, lane.activity())
             };
             let (until, spinner) = times.get_or_insert_with(|| {

@@ -482,6 +482,7 @@ impl Lane {
         let numbers = ChannelNumbers { ours: epoch as u32, theirs: greeting.epoch as u32 };
         let place = self.peers.place(rank) as u16;
         self.local.poll.add((rank, place), shm.number());
+        self.local.connected_at = Some(now);
         let peer = self.peers.member_mut(rank);
         peer.channel.establish_shm(ShmChannel::new(shm, greeting.window, numbers));
         (peer.local.refused, peer.local.shortage) = (None, None);

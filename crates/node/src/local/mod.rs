@@ -40,6 +40,8 @@ pub(crate) struct LocalPeers {
     /// Opens the listener that could not be opened when the node joined.
     pub(crate) reopen: Option<Box<Reopen>>,
     pub(crate) poll: ShmPoll,
+    /// When the newest channel with a local peer came up.
+    pub(crate) connected_at: Option<Nanos>,
     pub(crate) former: FormerLoans,
     /// The lanes of this node.
     pub(crate) directory: Arc<Directory>,

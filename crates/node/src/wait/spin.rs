@@ -14,6 +14,9 @@ const INTERRUPTED: Nanos = 200_000;
 /// their turns counted as those of a thread that computes, a collective of many ranks would make them sleep,
 /// which takes far longer than the turns (docs/decisions/0004).
 const CROWDED_INTERRUPTED: (Nanos, Nanos) = (1_000_000, 20_000_000);
+/// For so long after a channel with a local peer came up, ranks that outnumber the cores are busy with more of
+/// them, and with memory that they use for the first time: their turns are long, and nobody computes.
+const CONNECTING: Nanos = 100_000_000;
 /// How long waiters keep to parking after that. A thread that computes takes its next turn within several
 /// milliseconds of polling.
 const PAUSES: Pauses = Pauses { least: 1_000_000, most: 1_000_000_000, apart: 20_000_000, share: 4 };
@@ -80,6 +83,8 @@ pub(crate) struct SpinBackoff {
     per_core: Nanos,
     /// A longer interruption shows that somebody computes.
     interrupted: Nanos,
+    /// Until then an interruption does not, where ranks outnumber the cores.
+    connecting_until: AtomicU64,
 }
 
 impl SpinBackoff {
@@ -97,6 +102,7 @@ impl SpinBackoff {
             offers: ranks > 1,
             per_core,
             interrupted: (INTERRUPTED * per_core).clamp(least, most),
+            connecting_until: AtomicU64::new(0),
         }
     }
 
@@ -128,7 +134,7 @@ impl SpinBackoff {
             offer();
             let back = now();
             let (found, away) = (done(), back.saturating_sub(last));
-            if away > self.interrupted {
+            if self.is_interruption(back, away) {
                 self.back_off(back, away, self.pauses());
                 return found;
             }
@@ -144,6 +150,27 @@ impl SpinBackoff {
             last = back;
         }
         false
+    }
+
+    /// Whether somebody computes who has kept the core for so long.
+    #[inline]
+    fn is_interruption(&self, now: Nanos, away: Nanos) -> bool {
+        away > self.interrupted && !(self.crowded && self.is_connecting(now))
+    }
+
+    /// Whether a channel with a local peer came up lately.
+    #[inline]
+    pub(crate) fn is_connecting(&self, now: Nanos) -> bool {
+        now < self.connecting_until.load(Ordering::Relaxed)
+    }
+
+    /// When the newest channel with a local peer came up, if there was one.
+    #[inline]
+    pub(crate) fn connected(&self, at: Option<Nanos>) {
+        let until = at.map_or(0, |at| at.saturating_add(CONNECTING));
+        if self.connecting_until.load(Ordering::Relaxed) != until {
+            self.connecting_until.store(until, Ordering::Relaxed);
+        }
     }
 
     /// Whether another thread ran while the core was offered for so long.
@@ -301,7 +328,7 @@ impl<'a> Spinner<'a> {
     /// Polls were `away` apart.
     #[inline]
     fn note_interruption(&mut self, now: Nanos, away: Nanos) {
-        if away > self.backoff.interrupted {
+        if self.backoff.is_interruption(now, away) {
             let offers = self.policy == Waiting::SpinThenPark;
             self.backoff.back_off(now, away, if offers { self.backoff.pauses() } else { &PAUSES });
             self.stage = Stage::Parking;

@@ -18,6 +18,7 @@ fn sharing() -> Pair {
     pair.connect();
     for (rank, lane) in pair.lanes.iter().enumerate() {
         assert!(lane.peers.member(1 - rank as Rank).channel.is_shared());
+        assert!(lane.local.connected_at.is_some_and(|at| at <= pair.now));
     }
     pair
 }

@@ -75,3 +75,20 @@ fn waits_poll_again_only_if_something_came() {
         assert_eq!(node.shared.backoff.is_pausing(node.now()), came);
     }
 }
+
+/// N-31: a wait tells the policy when the newest channel with a local peer came up.
+#[test]
+fn waits_know_of_new_channels() {
+    for connected in [true, false] {
+        let (node, time) = alone(Waiting::SpinThenPark);
+        let mut calls = 0;
+        let found = node.wait_until(None, |lane| {
+            calls += 1;
+            lane.local.connected_at = connected.then_some(1);
+            time.fetch_add(100, Ordering::Relaxed);
+            calls == 100
+        });
+        assert_eq!(found, Ok(true));
+        assert_eq!(node.shared.backoff.is_connecting(node.now()), connected);
+    }
+}

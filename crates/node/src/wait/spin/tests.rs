@@ -325,6 +325,27 @@ fn crowded_waiters_pause_for_a_short_time() {
     }
 }
 
+/// N-31: ranks that have just connected to one of their host keep a core for long, and do not compute.
+#[test]
+fn new_channels_make_long_turns() {
+    let crowd = SpinBackoff::new(64, 2);
+    let lose_core_at = |now: Nanos| {
+        let mut spinner = Spinner::new(Waiting::SpinThenPark, SPIN, now, &crowd);
+        assert_eq!(spinner.turn(now + 2_000), Turn::Yield);
+        back(&mut spinner, now + 30_000_000)
+    };
+    crowd.connected(Some(1_000));
+    assert_eq!(lose_core_at(2_000), Turn::Yield);
+    crowd.connected(Some(50_000_000));
+    assert_eq!(lose_core_at(100_000_000), Turn::Yield);
+    assert_eq!(lose_core_at(50_000_000 + CONNECTING), Turn::Park);
+    // Where each rank has a core, nobody else should be there.
+    let backoff = backoff();
+    backoff.connected(Some(1_000));
+    let mut spinner = Spinner::new(Waiting::SpinThenPark, SPIN, 2_000, &backoff);
+    assert_eq!(spinner.turn(2_100 + INTERRUPTED), Turn::Park);
+}
+
 /// N-7: a spinning waiter that loses its core parks for a while, longer each time, and then spins again.
 #[test]
 fn a_spinning_waiter_backs_off() {
