@@ -5,17 +5,22 @@
 //! random places, and after each put it writes the number of the put to a word. Since the operations of a
 //! pair take effect once and in order, that word says how many puts have taken effect, and with it how often
 //! every tripwire on it must have fired, whenever it was armed and disarmed. What gets and swaps return is
-//! compared with what the requester had put before.
+//! compared with what the requester had put before. Each notice must come once, with its place and value.
+
+mod lists;
+mod notices;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
 
 use tautline::memory::{Access, Failure, MemoryEvent, Rights, Test, WireId};
 use tautline::{Aperture, Builder, Cookie, Endpoint, Event, Remote, Short, Tripwire};
 
 use crate::harness::{self, Harness};
 use crate::{Hosts, Nanos};
+use notices::Notices;
 
 const NODES: u32 = 3;
 const REGION: u64 = 64 * 1024;
@@ -47,6 +52,14 @@ pub enum Mistake {
     SwapOther,
     /// One get reads from another place than it should.
     GetElsewhere,
+    /// One notice is for another place than it should.
+    NoticeElsewhere,
+    /// One notice is sent twice.
+    NoticeTwice,
+    /// One notice is left out.
+    DropNotice,
+    /// One piece of a list is left out.
+    DropPiece,
 }
 
 /// The results of a seed.
@@ -58,6 +71,8 @@ pub struct Summary {
     pub compared: u64,
     /// Notices that arrived.
     pub notices: u64,
+    /// Requesters that have done all their operations on lists with one incarnation of the owner.
+    pub listed: u64,
     /// Operations that ended with their peer.
     pub failed: u64,
     /// Fires of tripwires that were counted and correct.
@@ -80,6 +95,7 @@ impl Summary {
         self.complete += more.complete;
         self.compared += more.compared;
         self.notices += more.notices;
+        self.listed += more.listed;
         self.failed += more.failed;
         self.fires += more.fires;
         self.incarnations += more.incarnations;
@@ -131,6 +147,9 @@ struct Incarnation {
     waiting: HashMap<u64, Due>,
     left: u64,
     gone_names: HashSet<WireId>,
+    /// Operations on lists, until they are done or their channel has ended.
+    lists: Option<lists::Task>,
+    lists_done: bool,
 }
 
 struct World {
@@ -138,6 +157,7 @@ struct World {
     ops: u64,
     tags: u64,
     sum: Summary,
+    notices: Notices,
     mistake: Mistake,
     // Dropped last.
     harness: Harness,
@@ -147,7 +167,8 @@ struct World {
 pub fn run(seed: u64, ops: u64, hosts: Hosts, mistake: Mistake) -> Result<Summary, String> {
     let harness = Harness::new(seed, 0x6d65_6d6f, (NODES, hosts), (HORIZON, FAULTS));
     let incarnations = (0..NODES).map(|_| Incarnation::default()).collect();
-    let mut world = World { incarnations, ops, tags: 0, sum: Summary::default(), mistake, harness };
+    let (sum, notices) = (Summary::default(), Notices::default());
+    let mut world = World { incarnations, ops, tags: 0, sum, notices, mistake, harness };
     harness::run(&mut world).map_err(|why| format!("memory seed {seed}: {why}"))?;
     let World { mut sum, harness, .. } = world;
     for ep in harness.endpoints() {
@@ -191,15 +212,18 @@ impl harness::World for World {
             let incarnation = &self.incarnations[node as usize];
             let (theirs, ours) = (owner.regions.get(&node), incarnation.remote.as_ref());
             let same = theirs.map(|region| &region.cookie) == ours.map(Remote::cookie);
-            same && ours.is_some() && incarnation.left == 0 && incarnation.waiting.is_empty()
+            let done = incarnation.left == 0 && incarnation.waiting.is_empty() && incarnation.lists_done;
+            same && ours.is_some() && done
         })
     }
 
     /// At the end every region is what its requester expects.
     fn compare(&mut self) -> Result<(), String> {
+        self.take_events(0)?;
         let owner = &self.incarnations[0];
         for (node, incarnation) in self.incarnations.iter().enumerate().skip(1) {
             let region = owner.regions.get(&(node as u32)).ok_or("there is no region")?;
+            self.notices.finish(&region.cookie)?;
             let mut memory = vec![0; REGION as usize];
             region.aperture.read(0, &mut memory).map_err(|e| e.to_string())?;
             check(
@@ -256,7 +280,13 @@ impl World {
                         Err(other) => return Err(format!("operation {tag}: {other}")),
                     }
                 }
-                Event::Memory(MemoryEvent::Notice { .. }) => self.sum.notices += 1,
+                Event::Memory(MemoryEvent::Notice { peer, aperture, at, len, value }) => {
+                    let region = incarnation.regions.get(&peer);
+                    let region = region.filter(|region| region.aperture.id() == aperture);
+                    let cookie = &region.ok_or("a notice for an aperture that is gone")?.cookie;
+                    self.notices.receive(cookie, value, (at, len))?;
+                    self.sum.notices += 1;
+                }
                 Event::Memory(MemoryEvent::Tripwire { wire, .. })
                     if incarnation.gone_names.contains(&wire) =>
                 {
@@ -299,8 +329,8 @@ impl World {
         Ok(())
     }
 
-    /// A requester's turn: a few operations, if the owner is reachable.
-    fn step_requester(&mut self, node: u32) -> Result<(), String> {
+    /// Takes a new cookie of the owner, and goes on with the lists.
+    fn step_lists(&mut self, node: u32) -> Result<(), String> {
         let incarnation = &mut self.incarnations[node as usize];
         let _ = self.harness.endpoint(node).connect(0);
         let given = incarnation.given.borrow_mut().take();
@@ -309,13 +339,45 @@ impl World {
             incarnation.expected =
                 ExpectedRegion { memory: vec![0; REGION as usize], ..ExpectedRegion::default() };
             incarnation.left = self.ops;
+            let omit = lists::Omit {
+                piece: self.mistake == Mistake::DropPiece,
+                notice: self.mistake == Mistake::DropNotice,
+            };
+            let remote = incarnation.remote.as_ref().expect("it was just made").to_async();
+            incarnation.lists = Some(lists::start(remote, REGION, self.notices.clone(), omit));
+            incarnation.lists_done = false;
         }
-        let Some(remote) = incarnation.remote.clone() else { return Ok(()) };
+        let mut context = Context::from_waker(Waker::noop());
+        if let Some(Poll::Ready(ended)) = incarnation.lists.as_mut().map(|it| it.as_mut().poll(&mut context))
+        {
+            incarnation.lists = None;
+            incarnation.lists_done = ended?;
+            self.sum.listed += u64::from(incarnation.lists_done);
+        }
+        Ok(())
+    }
+
+    /// The mistake of a requester's next operations.
+    fn mistake_now(&self, node: u32) -> Mistake {
+        let number = self.incarnations[node as usize].expected.number;
+        let is_time = match self.mistake {
+            // Only some puts have notices.
+            Mistake::NoticeElsewhere | Mistake::NoticeTwice => number > 5,
+            _ => number == 5,
+        };
+        if is_time { self.mistake } else { Mistake::None }
+    }
+
+    /// A requester's turn: a few operations, if the owner is reachable.
+    fn step_requester(&mut self, node: u32) -> Result<(), String> {
+        self.step_lists(node)?;
+        let Some(remote) = self.incarnations[node as usize].remote.clone() else { return Ok(()) };
         for _ in 0..self.harness.rng.below(6) {
+            let mistake = self.mistake_now(node);
+            let incarnation = &mut self.incarnations[node as usize];
             if incarnation.left == 0 {
                 break;
             }
-            let mistake = if incarnation.expected.number == 5 { self.mistake } else { Mistake::None };
             let skip = mistake == Mistake::DropPut;
             let len = self.harness.rng.magnitude(1, 20_000) as usize;
             let at = BYTES + self.harness.rng.below(REGION - BYTES - len as u64);
@@ -333,8 +395,12 @@ impl World {
                 if !skip {
                     let put = remote.put_from(at, &from, ..)?;
                     if kind == 0 {
-                        let notice = remote.after(&put).notice(at, len as u64, number)?;
-                        ops.push((notice, Due::Nothing));
+                        self.notices.send(remote.cookie(), number, (at, len as u64));
+                        let wrong = u64::from(mistake == Mistake::NoticeElsewhere);
+                        for _ in 0..1 + u32::from(mistake == Mistake::NoticeTwice) {
+                            let notice = remote.after(&put).notice(at + wrong, len as u64 - wrong, number)?;
+                            ops.push((notice, Due::Nothing));
+                        }
                     }
                     ops.push((put, Due::Nothing));
                 }
@@ -419,7 +485,7 @@ impl Due {
 }
 
 fn open(ep: &Endpoint) -> tautline::Result<Region> {
-    let aperture = ep.aperture(REGION as usize)?;
+    let aperture = ep.aperture((REGION + lists::LEN) as usize)?;
     let every = aperture.tripwire(NUMBER..NUMBER + 8).on(Access::WRITE).arm()?;
     let odd = aperture.tripwire(NUMBER..NUMBER + 1).when(Test::Masked(1, 1)).event(2).arm()?;
     let cookie = aperture.cookie(.., Rights::ALL)?;

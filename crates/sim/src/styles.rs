@@ -40,6 +40,10 @@ pub enum Mistake {
     DropEntry,
     /// A byte of the stream is changed.
     AlterByte,
+    /// A byte of a long request is changed.
+    AlterRequest,
+    /// The service runs twice for a call that may be cancelled.
+    RunCancelled,
 }
 
 /// The results of a seed.
@@ -49,6 +53,10 @@ pub struct Summary {
     pub answered: u64,
     /// Calls that ended with an error, because a channel ended.
     pub failed: u64,
+    /// Calls that were cancelled.
+    pub cancelled: u64,
+    /// Of those that were answered, calls with requests of more than a frame.
+    pub long: u64,
     /// Entries of queues that were taken.
     pub entries: u64,
     /// Bytes of streams that were read.
@@ -124,6 +132,27 @@ pub fn run(seed: u64, wanted: u64, hosts: Hosts, mistake: Mistake) -> std::resul
     Ok(Summary { incarnations: world.harness.incarnations, ..world.sum })
 }
 
+/// Whether a call has a request, and an answer, of several frames.
+fn is_long(number: u64) -> bool {
+    number % 4 == 2
+}
+
+/// Whether a long call is cancelled soon.
+fn is_cancelled(number: u64) -> bool {
+    number % 12 == 6
+}
+
+/// The bytes of a long request: its number, and up to some ten frames.
+fn long_request(number: u64) -> Vec<u8> {
+    let len = 2_000 + number * 37 % 13_000;
+    let bytes = (0..len).map(|at| byte(at + number));
+    number.to_le_bytes().into_iter().chain(bytes).collect()
+}
+
+fn long_answer(number: u64) -> Vec<u8> {
+    long_request(number).into_iter().rev().collect()
+}
+
 /// The byte of a stream at a position.
 fn byte(at: u64) -> u8 {
     (at ^ at >> 7) as u8
@@ -151,7 +180,23 @@ impl harness::World for World {
             let [entries, bytes] = cookies[..] else { return };
             *slot.borrow_mut() = Some((Cookie::from_bytes(entries), Cookie::from_bytes(bytes)));
         };
-        Endpoint::builder().with(&rpc).with(service).on_short("offer", offer)
+        let (executed, long_mistake) = (self.executed.clone(), mistake);
+        let long = rpc.serve_bytes("long", move |_, request: Vec<u8>| {
+            let number = request.first_chunk().map_or(u64::MAX, |number| u64::from_le_bytes(*number));
+            let again = long_mistake == Mistake::RunCancelled && is_cancelled(number) && number > 20;
+            *executed.borrow_mut().entry(number).or_default() += 1 + u32::from(again);
+            // It waits once, so that a call can be cancelled while it runs.
+            let mut waited = false;
+            std::future::poll_fn(move |context| {
+                if !std::mem::replace(&mut waited, true) {
+                    context.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                let right = request == long_request(number);
+                Poll::Ready(if right { Ok(long_answer(number)) } else { Err(b"other bytes".into()) })
+            })
+        });
+        Endpoint::builder().with(&rpc).with(service).with(long).on_short("offer", offer)
     }
 
     fn crash(&mut self, node: u32) {
@@ -210,10 +255,15 @@ impl World {
                 _ => {}
             }
         }
-        match ep.poll_failure() {
-            Some(failure) => Err(format!("{failure:?}")),
-            None => Ok(()),
+        while let Some(failure) = ep.poll_failure() {
+            // A long request, or its answer, of which a channel carried only a part.
+            let long = failure.handler == "long" || failure.handler.ends_with(".long");
+            let half_way = long && failure.reason.contains("is gone");
+            if failure.panicked || !half_way {
+                return Err(format!("{failure:?}"));
+            }
         }
+        Ok(())
     }
 
     /// Takes what has arrived.
@@ -265,14 +315,28 @@ impl World {
         }
         while it.sending.is_some() && it.called < self.wanted && it.calls.len() < CALLS {
             let number = self.next_call;
-            match ep.to_async().start_call_raw(SERVER, "count", &number.to_le_bytes(), None) {
+            let started = if is_long(number) {
+                let mut request = long_request(number);
+                let alters = self.mistake == Mistake::AlterRequest && number > 20;
+                request[1_000] ^= u8::from(alters);
+                ep.to_async().start_call_raw(SERVER, "long", &request, None)
+            } else {
+                ep.to_async().start_call_raw(SERVER, "count", &number.to_le_bytes(), None)
+            };
+            match started {
                 Ok(call) => it.calls.push((number, call)),
                 Err(_) => break,
             }
             (self.next_call, it.called) = (number + 1, it.called + 1);
         }
         let mut ended = Ok(());
+        let rng = &mut self.harness.rng;
         it.calls.retain_mut(|(number, call)| match Pin::new(call).poll(&mut context) {
+            // Dropped here, it is cancelled.
+            Poll::Pending if is_cancelled(*number) && rng.chance(300_000) => {
+                self.sum.cancelled += 1;
+                false
+            }
             Poll::Pending => true,
             Poll::Ready(answer) => {
                 ended = ended.clone().and(self.sum.note(*number, answer, &self.executed));
@@ -292,6 +356,8 @@ impl Summary {
     pub fn add(&mut self, more: &Summary) {
         self.answered += more.answered;
         self.failed += more.failed;
+        self.cancelled += more.cancelled;
+        self.long += more.long;
         self.entries += more.entries;
         self.bytes += more.bytes;
         self.incarnations += more.incarnations;
@@ -308,8 +374,16 @@ impl Summary {
     ) -> std::result::Result<(), String> {
         let times = executed.borrow().get(&number).copied().unwrap_or(0);
         match answer {
-            Ok(answer) if answer == number.wrapping_mul(3).to_le_bytes() && times == 1 => self.answered += 1,
-            Ok(answer) => return Err(format!("call {number} was executed {times} times: {answer:?}")),
+            Ok(_) if times != 1 => return Err(format!("call {number} was executed {times} times")),
+            Ok(answer) if is_long(number) && answer == long_answer(number) => {
+                (self.answered, self.long) = (self.answered + 1, self.long + 1);
+            }
+            Ok(answer) if !is_long(number) && answer == number.wrapping_mul(3).to_le_bytes() => {
+                self.answered += 1;
+            }
+            Ok(answer) => {
+                return Err(format!("call {number} was answered with {} wrong bytes", answer.len()));
+            }
             Err(CallError::Endpoint(Error::PeerGone(..) | Error::Send(_))) => self.failed += 1,
             Err(other) => return Err(format!("call {number}: {other}")),
         }

@@ -19,7 +19,8 @@ fn seeds_keep_the_promises() {
     }
     println!("{all:?}");
     assert!(all.complete > 100 * seeds() && all.failed > 0 && all.incarnations > 3 * seeds());
-    assert!(all.compared > 100 * seeds() && all.notices > seeds(), "{all:?}");
+    assert!(all.compared > 100 * seeds() && all.notices > 10 * seeds(), "{all:?}");
+    assert!(all.listed >= 2 * seeds(), "{all:?}");
     assert!(all.fires > 100 * seeds() && all.placed_ahead > 0, "{all:?}");
     assert!(all.local_frames > 100 * seeds() && all.local_crashes > 0, "{all:?}");
 }
@@ -58,6 +59,10 @@ fn mistakes_are_detected() {
         (Mistake::Overcount, "every time"),
         (Mistake::SwapOther, "the former value"),
         (Mistake::GetElsewhere, "a get returned something else"),
+        (Mistake::NoticeElsewhere, "and should be for"),
+        (Mistake::NoticeTwice, "came twice"),
+        (Mistake::DropNotice, "never came"),
+        (Mistake::DropPiece, "something else than was listed"),
     ] {
         for (hosts, first) in [(Hosts::Separate, 700), (Hosts::Single, 710)] {
             let is_detected =
