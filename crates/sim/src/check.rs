@@ -7,10 +7,13 @@
 //! the receiver's position is never ambiguous.
 
 mod deaths;
+mod faults;
 mod flow;
 
 pub(crate) use deaths::Deaths;
-pub(crate) use flow::{BegunMessage, Flow, Flows, GenId, Generation, Intent};
+use faults::ActiveFaults;
+use flow::{Abandoned, Flow, Flows, GenId, Generation};
+pub(crate) use flow::{BegunMessage, Intent};
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,6 +23,10 @@ use crate::Nanos;
 use crate::handlers::Kind;
 use crate::rng::mix;
 use crate::trace::time;
+
+/// A node that runs reports an end within this time: the bound of silence, and what a report may take beyond
+/// it.
+const REPORTED_WITHIN: Nanos = 2_700_000_000;
 
 /// How a handler ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,10 +69,9 @@ pub(crate) struct Check {
     pub(crate) now: Nanos,
     pub(crate) counts: MessageCounts,
     violations: Violations,
+    pub(crate) faults: ActiveFaults,
     /// The nodes close in good order: reports of closed peers are expected.
     pub(crate) closing: bool,
-    /// All faults have ended.
-    pub(crate) healed: bool,
 }
 
 impl Check {
@@ -78,8 +84,8 @@ impl Check {
             now: 0,
             counts: MessageCounts::default(),
             violations: Violations::default(),
+            faults: ActiveFaults::new(nodes),
             closing: false,
-            healed: false,
         }
     }
 
@@ -98,15 +104,15 @@ impl Check {
         (self.violations.count, std::mem::take(&mut self.violations.kept))
     }
 
-    /// A sender has begun a message.
+    /// A sender has begun a message; `networked` says that it does not go through memory.
     pub(crate) fn message_begun(
         &mut self,
-        (from, to): (u32, u32),
+        (from, to, networked): (u32, u32, bool),
         (generation, incarnation): (GenId, Option<u32>),
         message: BegunMessage,
     ) {
         let now = self.now;
-        self.counts.under_faults += u64::from(!self.healed);
+        self.counts.under_faults += u64::from(self.faults.affect((from, to), networked, now));
         let flow = self.flows.get_mut(from, to);
         if flow.generations.back().is_none_or(|g| g.id != generation) {
             flow.generations.push_back(Generation::new(generation, incarnation, now));
@@ -174,7 +180,10 @@ impl Check {
         match (intent, outcome) {
             (Intent::Whole, Outcome::Complete) => self.counts.completed += 1,
             (_, Outcome::Quit) | (Intent::Abandon, Outcome::Aborted) => {}
-            (_, Outcome::PeerGone) => self.ends.unreported.push((generation, text())),
+            (_, Outcome::PeerGone) => {
+                let text = text();
+                self.ends.unreported.push(UnreportedEnd { generation, to, since: now, text });
+            }
             (Intent::Whole, Outcome::Aborted) | (Intent::Abandon, Outcome::Complete) => {
                 self.violation(text());
             }
@@ -195,13 +204,29 @@ impl Check {
         flow.generations.iter_mut().filter(|g| g.ends_with(incarnation)).for_each(|g| g.end_reported = true);
         self.end(who, peer, mine);
         self.end(peer, who, theirs);
-        self.flows.get_mut(who, peer).abandoned.retain(|g| !g.ends_with(incarnation));
+        self.flows.get_mut(who, peer).abandoned.retain(|it| !it.generation.ends_with(incarnation));
+    }
+
+    /// A node has run, and has reported what it knows. What it should have reported [`REPORTED_WITHIN`] ago,
+    /// and did not, is a violation. A later report, perhaps of another death, is no excuse.
+    pub(crate) fn reports_taken(&mut self, node: u32) {
+        let now = self.now;
+        let reported = &self.ends.reported;
+        self.ends.unreported.retain(|end| !reported.contains(&end.generation));
+        let is_late = |end: &UnreportedEnd| end.to == node && end.since + REPORTED_WITHIN < now;
+        let mut late: Vec<String> =
+            self.ends.unreported.extract_if(.., |end| is_late(end)).map(UnreportedEnd::into_text).collect();
+        for other in 0..self.flows.nodes() {
+            let abandoned = &mut self.flows.get_mut(node, other).abandoned;
+            late.extend(abandoned.extract_if(.., |it| it.since + REPORTED_WITHIN < now).map(|it| it.text()));
+        }
+        late.iter().for_each(|what| self.violation(what));
     }
 
     fn end(&mut self, from: u32, to: u32, except: Option<u32>) {
         let flow = self.flows.get(from, to);
         let over = flow.generations.iter().map(|g| g.id).filter(|id| Some(id.1) != except);
-        self.ends.reported.extend(over.chain(flow.abandoned.iter().map(|g| g.id)));
+        self.ends.reported.extend(over.chain(flow.abandoned.iter().map(|it| it.generation.id)));
     }
 
     /// A node is about to crash that shares memory with `to`: what it has sent whole still arrives (S-6).
@@ -227,24 +252,15 @@ impl Check {
 
     /// A flow with messages that neither arrived nor were reported lost, with the time of its last progress.
     pub(crate) fn pending(&self) -> Option<(u32, u32, Nanos)> {
-        let mut oldest: Option<(u32, u32, Nanos)> = None;
-        let mut consider = |from, to, at| {
-            if oldest.is_none_or(|(_, _, o)| at < o) {
-                oldest = Some((from, to, at));
-            }
-        };
-        for from in 0..self.flows.nodes() {
-            for to in 0..self.flows.nodes() {
-                let flow = self.flows.get(from, to);
-                if flow.owes() {
-                    consider(from, to, flow.progress);
-                }
-            }
-        }
-        for open in self.running.open.values() {
-            consider(open.from, open.to, self.flows.get(open.from, open.to).progress);
-        }
-        oldest
+        self.pending_flows().min_by_key(|(_, _, progress)| *progress)
+    }
+
+    /// All flows with such messages.
+    pub(crate) fn pending_flows(&self) -> impl Iterator<Item = (u32, u32, Nanos)> {
+        let all = (0..self.flows.nodes()).flat_map(|from| (0..self.flows.nodes()).map(move |to| (from, to)));
+        let owing = all.filter(|(from, to)| self.flows.get(*from, *to).owes());
+        let open = self.running.open.values().map(|open| (open.from, open.to));
+        owing.chain(open).map(|(from, to)| (from, to, self.flows.get(from, to).progress))
     }
 
     /// Names the flow that has been waiting for longest, and the handlers that never ended, for a report.
@@ -263,9 +279,9 @@ impl Check {
 
     /// At the end: whatever is missing must have been reported.
     pub(crate) fn settle(&mut self) {
-        for (generation, text) in std::mem::take(&mut self.ends.unreported) {
-            if !self.ends.reported.contains(&generation) {
-                self.violation(format!("{text}, but nobody reported an end"));
+        for end in std::mem::take(&mut self.ends.unreported) {
+            if !self.ends.reported.contains(&end.generation) {
+                self.violation(end.into_text());
             }
         }
         let left = |flow: &Flow| flow.generations.iter().map(Generation::surviving).sum::<usize>();
@@ -273,15 +289,9 @@ impl Check {
         if perished > 0 {
             self.violation(format!("loss: {perished} messages in shared memory were lost with their sender"));
         }
-        let mut unreported = Vec::new();
-        for flow in self.flows.iter() {
-            unreported.extend(flow.abandoned.iter().map(|g| g.id));
-        }
-        for (incarnation, channel) in unreported {
-            self.violation(format!(
-                "loss: messages of incarnation {incarnation} on channel {channel:08x} were lost without a report to their sender"
-            ));
-        }
+        let unreported: Vec<_> =
+            self.flows.iter().flat_map(|flow| &flow.abandoned).map(Abandoned::text).collect();
+        unreported.iter().for_each(|what| self.violation(what));
         let lost: usize = self
             .flows
             .iter()
@@ -315,7 +325,23 @@ struct GenerationEnds {
     /// Generations whose end a node reported or caused.
     reported: BTreeSet<GenId>,
     /// Handlers that got an error of an end that nobody has reported yet.
-    unreported: Vec<(GenId, String)>,
+    unreported: Vec<UnreportedEnd>,
+}
+
+/// A handler that got an error of an end that nobody has reported yet.
+#[derive(Debug)]
+struct UnreportedEnd {
+    generation: GenId,
+    /// Where it ran.
+    to: u32,
+    since: Nanos,
+    text: String,
+}
+
+impl UnreportedEnd {
+    fn into_text(self) -> String {
+        format!("{}, but nobody reported an end", self.text)
+    }
 }
 
 /// What the handlers received, for the report.
@@ -325,7 +351,7 @@ pub(crate) struct MessageCounts {
     pub(crate) completed: u64,
     pub(crate) bytes: u64,
     pub(crate) lost: u64,
-    /// Messages that were begun while there were faults.
+    /// Messages that were begun while a fault affected their way, or an end of it.
     pub(crate) under_faults: u64,
     /// A hash of the handlers that were called, and when.
     pub(crate) digest: u64,

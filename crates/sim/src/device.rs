@@ -33,8 +33,8 @@ pub struct SimDevice {
     queue: Vec<(RouteId, SlotId, Range<usize>)>,
     receive_buffer: usize,
     counters: Counters,
-    /// Leaks a slot: see [`crate::Sabotage::Leak`].
-    pub(crate) leaks: bool,
+    /// After how many calls a slot is leaked: see [`crate::Sabotage::Leak`].
+    pub(crate) leaks_after: Option<u64>,
 }
 
 impl SimDevice {
@@ -59,7 +59,7 @@ impl SimDevice {
             queue: Vec::with_capacity(QUEUE),
             receive_buffer,
             counters: Counters::default(),
-            leaks: false,
+            leaks_after: None,
         }
     }
 }
@@ -104,7 +104,8 @@ impl Datagram for SimDevice {
         let mut net = lock(&self.net);
         let plugged = net.ports[self.place as usize].incarnation == self.incarnation;
         self.counters.send_calls += 1;
-        if self.leaks && self.counters.send_calls == 100 {
+        if self.leaks_after == Some(self.counters.send_calls) || net.leaks && plugged {
+            net.leaks = false;
             self.arena.take();
         }
         for (route, slot, range) in self.queue.drain(..) {

@@ -166,7 +166,12 @@ impl Incarnation {
         let generation = (self.number, channel.unwrap_or(0));
         // None if the peer was lost within the call that sent.
         let incarnation = ep.node().incarnation(self.places.number(peer));
-        self.check.borrow_mut().message_begun((self.place, peer), (generation, incarnation), message);
+        let networked = peer != self.place && !ep.node().is_local(self.places.number(peer));
+        self.check.borrow_mut().message_begun(
+            (self.place, peer, networked),
+            (generation, incarnation),
+            message,
+        );
     }
 
     /// Whether the first message on a channel is still to be sent: it shows its key to a handler that sees it

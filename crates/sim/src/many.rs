@@ -30,7 +30,7 @@ pub struct SeedSummary {
     pub bytes: u64,
     /// Messages lost with peers whose end was reported.
     pub lost: u64,
-    /// Messages begun before the last fault of their world had ended.
+    /// Messages begun under a fault: see [`Report::under_faults`].
     pub under_faults: u64,
     /// Reports that a peer is gone.
     pub deaths: u64,

@@ -46,6 +46,12 @@ pub struct PathOptions {
     pub corrupt_ppm: u32,
 }
 
+impl PathOptions {
+    pub(crate) fn has_chance_faults(&self) -> bool {
+        [self.loss_ppm, self.duplicate_ppm, self.reorder_ppm, self.corrupt_ppm].iter().any(|share| *share > 0)
+    }
+}
+
 /// Bytes around a frame on the wire: UDP, IP, Ethernet.
 const OVERHEAD: u64 = 66;
 /// What a frame costs the receiver's buffer beside its bytes.
@@ -131,6 +137,8 @@ pub(crate) struct Net {
     pub(crate) hash: u64,
     pub(crate) counters: NetCounters,
     pub(crate) trace: Option<Trace>,
+    /// The next device that sends leaks a slot: see [`crate::Sabotage::LeakLate`].
+    pub(crate) leaks: bool,
 }
 
 /// The port of lane 0; the other lanes have the next ones.
@@ -168,6 +176,7 @@ impl Net {
             hash: 0xcbf2_9ce4_8422_2325,
             counters: NetCounters::default(),
             trace: None,
+            leaks: false,
         }
     }
 

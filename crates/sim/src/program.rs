@@ -93,8 +93,9 @@ impl Program {
         let _ = ep.connect(places.number((incarnation.place + 1) % places.count()));
         let batch = self.rng.chance(self.options.batch_ppm).then(|| ep.batch());
         self.continue_messages(incarnation);
-        if self.left > 0 && self.burst == 0 && now >= self.next_burst {
-            self.burst = self.rng.magnitude(1, self.options.burst).min(self.left);
+        let kept = incarnation.saboteur.withheld_messages(incarnation.place);
+        if self.left > kept && self.burst == 0 && now >= self.next_burst {
+            self.burst = self.rng.magnitude(1, self.options.burst).min(self.left - kept);
             self.next_burst = now + self.rng.below(2 * self.options.gap_ns + 1);
         }
         while self.burst > 0 && self.open.len() < MAX_OPEN {
@@ -118,7 +119,7 @@ impl Program {
             self.left -= 1;
         }
         drop(batch);
-        match (self.burst > 0, self.left > 0) {
+        match (self.burst > 0, self.left > kept) {
             // Blocked: an arrival wakes the program, or else the time.
             (true, _) => now + 1_000_000,
             (false, true) => self.next_burst,

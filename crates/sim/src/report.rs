@@ -80,8 +80,11 @@ pub struct Report {
     pub bytes: u64,
     /// Messages that were lost with a peer whose end was reported.
     pub lost: u64,
-    /// Messages that were begun before the last fault had ended.
+    /// Messages that were begun while their path lost, repeated, held back or damaged frames by chance, was
+    /// blocked or in a burst, or one of its ends was paused or had crashed.
     pub under_faults: u64,
+    /// Frames that were lost after the last of the planned faults.
+    pub lost_after_healing: u64,
     /// Reports that a peer is gone.
     pub deaths: u64,
     /// Frames that the network delivered.

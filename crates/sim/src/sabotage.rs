@@ -6,6 +6,7 @@ use std::cell::{Cell, RefCell};
 use tautline::{Event, Rank};
 use tautline_node::{FastPoll, FrameBatch};
 
+use crate::Nanos;
 use crate::handlers::Kind;
 
 /// A deliberate mistake, to show that the checkers detect it.
@@ -28,16 +29,26 @@ pub enum Sabotage {
     Damage,
     /// After healing, one program never extracts again.
     Stall,
+    /// The same, long before healing.
+    StallEarly,
     /// A computing peer is taken for dead, because no watchdog makes progress for it.
     NoWatchdog,
-    /// The ends of peers are not reported.
+    /// The ends of peers are not reported. One node crashes several times.
     HideDeaths,
+    /// The same, but no node crashes: one is cut off for a while, several times.
+    HideLosses,
+    /// Ends are hidden for a while. Later the node that was cut off crashes, and that is reported.
+    HideThenCrash,
     /// Messages for a node that crashes are handed to its successor.
     Late,
     /// One node does not take part when all close.
     NoClose,
     /// A slot is taken and never freed.
     Leak,
+    /// The same, while a node closes.
+    LeakLate,
+    /// A program never sends its last message.
+    Withhold,
     /// Frames in shared memory are taken and dropped.
     DropLocal,
     /// Frames in shared memory are delivered twice.
@@ -69,6 +80,15 @@ struct Withheld {
 /// The node that crashes if a mistake needs a crash.
 pub(crate) const CRASHING: u32 = 1;
 
+/// [`Sabotage::StallEarly`] begins at this time.
+const STALLED_FROM: Nanos = 1_000_000_000;
+
+/// The duration of a world whose mistake takes long to be noticed.
+pub(crate) const LONG_HORIZON: Nanos = 15_000_000_000;
+
+/// [`Sabotage::HideThenCrash`] hides ends until this time.
+const HIDDEN_UNTIL: Nanos = 10_000_000_000;
+
 /// The first opportunities are left out, so that the world is under way.
 const SPARED: u64 = 100;
 
@@ -92,8 +112,23 @@ impl Saboteur {
     }
 
     /// Whether a program does not get to read an event.
-    pub(crate) fn hides(&self, event: &Event) -> bool {
-        self.what == Sabotage::HideDeaths && matches!(event, Event::PeerDown { .. })
+    pub(crate) fn hides(&self, event: &Event, now: Nanos) -> bool {
+        let hides = match self.what {
+            Sabotage::HideDeaths | Sabotage::HideLosses => true,
+            Sabotage::HideThenCrash => now < HIDDEN_UNTIL,
+            _ => false,
+        };
+        hides && matches!(event, Event::PeerDown { .. })
+    }
+
+    /// Whether a program extracts nothing from now on.
+    pub(crate) fn stalls(&self, place: u32, now: Nanos) -> bool {
+        self.what == Sabotage::StallEarly && place == CRASHING && now > STALLED_FROM
+    }
+
+    /// Messages that a program keeps for itself.
+    pub(crate) fn withheld_messages(&self, place: u32) -> u64 {
+        u64::from(self.what == Sabotage::Withhold && place == CRASHING)
     }
 
     /// Takes frames that a node has in shared memory, and drops or repeats them. Returns whether there were

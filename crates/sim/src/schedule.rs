@@ -33,6 +33,22 @@ pub(crate) enum Fault {
     Heal,
 }
 
+impl Fault {
+    /// How long it lasts.
+    pub(crate) fn duration(&self) -> Nanos {
+        match *self {
+            Fault::Burst { for_ns, .. }
+            | Fault::BlackHole { for_ns, .. }
+            | Fault::Partition { for_ns, .. }
+            | Fault::Pause { for_ns, .. }
+            | Fault::Compute { for_ns, .. }
+            | Fault::SendOnly { for_ns, .. } => for_ns,
+            Fault::Crash { back_after, .. } => back_after,
+            Fault::Restart { .. } | Fault::Mtu { .. } | Fault::Heal => 0,
+        }
+    }
+}
+
 /// A fault and its time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Planned {
@@ -58,6 +74,17 @@ pub(crate) fn draw(rng: &mut Rng, swarm: &Swarm, sabotage: Sabotage) -> Vec<Plan
     if matches!(sabotage, Sabotage::Late | Sabotage::HideDeaths) {
         let crash = Fault::Crash { node: CRASHING, back_after: MILLI };
         faults = (4..16).map(|part| Planned { at: swarm.horizon / 16 * part, fault: crash }).collect();
+    }
+    if matches!(sabotage, Sabotage::HideLosses | Sabotage::HideThenCrash) {
+        let cut = Fault::Partition { mask: 1 << CRASHING, both: true, for_ns: 1_500 * MILLI };
+        faults = [1, 4].map(|second| Planned { at: second * 1_000 * MILLI, fault: cut }).into();
+    }
+    if sabotage == Sabotage::StallEarly {
+        faults.clear();
+    }
+    if sabotage == Sabotage::HideThenCrash {
+        let crash = Fault::Crash { node: CRASHING, back_after: MILLI };
+        faults.push(Planned { at: 12_000 * MILLI, fault: crash });
     }
     faults.sort_by_key(|p| p.at);
     faults

@@ -7,6 +7,7 @@ use crate::hosts;
 use crate::net::PathOptions;
 use crate::places::Places;
 use crate::rng::Rng;
+use crate::sabotage::LONG_HORIZON;
 use crate::schedule::{self, Planned, draw as draw_faults};
 use crate::{Hosts, Nanos, Options, Sabotage};
 
@@ -89,7 +90,11 @@ impl Swarm {
         let shortest = rng.pick(&[10_000_000, 10_000_000, 1_000_000_000]);
         let horizon = rng.magnitude(shortest, 5_000_000_000);
         // A missing watchdog is noticed only after a long computation.
-        let horizon = if sabotage == Sabotage::NoWatchdog { 5_000_000_000 } else { horizon };
+        let horizon = match sabotage {
+            Sabotage::NoWatchdog => 5_000_000_000,
+            Sabotage::HideLosses | Sabotage::HideThenCrash | Sabotage::StallEarly => LONG_HORIZON,
+            _ => horizon,
+        };
         let messages = rng.range(options.messages / 2, options.messages + options.messages / 2).max(1);
         let per_node = messages / nodes + 1;
         let largest = if rng.chance(300_000) { 1 << 20 } else { rng.magnitude(1_000, 100_000) };
@@ -126,10 +131,19 @@ impl Swarm {
         }
         self.lasting = rng.chance(150_000);
         let drops_tail = self.path.mbps > 0 && self.path.queue_bytes > 0;
-        if drops_tail && !rng.chance(200_000) {
+        if drops_tail {
             // Without a congestion window, a queue that drops its tail collapses: the window exists to
             // prevent that. In some worlds it does, and everything arrives nevertheless.
-            self.nodes.iter_mut().for_each(|node| node.congestion = true);
+            let congestion = !rng.chance(200_000);
+            self.nodes.iter_mut().for_each(|node| node.congestion = congestion);
+            if !congestion {
+                // Windows of credit that exceed the queue, or it would never be full.
+                (self.path.mbps, self.path.queue_bytes) = (100, 32 * 1_024);
+                // Frames that no path is too narrow for. Of a slot in fragments, only the first may ever find
+                // room in a queue that resent slots keep full: then nothing moves (0017).
+                self.max_frame = self.max_frame.min(1_232);
+                self.nodes.iter_mut().for_each(|node| node.credit_slots = node.credit_slots.max(64));
+            }
         }
     }
 }

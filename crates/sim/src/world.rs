@@ -4,6 +4,7 @@
 mod faults;
 mod finish;
 mod pairs;
+mod progress;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -79,6 +80,10 @@ struct Incarnations {
 #[derive(Default)]
 struct Phase {
     healed_at: Option<Nanos>,
+    /// When the last of the planned faults so far has ended.
+    calm_at: Nanos,
+    /// Frames that had been lost when all had.
+    lost_before: u64,
     /// Frames in shared memory were dropped or repeated.
     sabotaged: bool,
     /// Everything is done, or never will be.
@@ -121,6 +126,7 @@ impl World {
             totals: Totals::default(),
             swarm,
         };
+        world.check.borrow_mut().faults.set_chance(world.swarm.path.has_chance_faults());
         (0..places.ranks).for_each(|node| world.start(node));
         world
     }
@@ -162,7 +168,7 @@ impl World {
         let incarnation =
             Incarnation::new((place, number, now), places, self.clock.clone(), self.observers(), self.seed);
         let mut device = SimDevice::plug(&self.net, place, number, options.tx_slots, self.swarm.max_frame);
-        device.leaks = self.saboteur.is(Sabotage::Leak);
+        device.leaks_after = self.saboteur.is(Sabotage::Leak).then_some(100);
         let clock = Clock::Virtual(self.clock.clone());
         let environment = Environment::new(Box::new(device), clock, self.incarnations.entropy.bytes());
         let builder = register(Endpoint::builder(), &incarnation);
@@ -233,8 +239,9 @@ impl World {
                 What::Fault { index } => self.fault(index, now),
                 _ => {}
             }
-            if self.phase.healed_at.is_some() {
-                self.check_completion(now);
+            match self.phase.healed_at {
+                Some(_) => self.check_completion(now),
+                None => self.check_progress(now),
             }
             self.totals.steps += 1;
             if self.check.borrow().has_violations() && self.options.stop_at_violation {
@@ -251,6 +258,9 @@ impl World {
             return;
         }
         let node = &mut self.lanes[index as usize];
+        if self.saboteur.stalls(index, now) {
+            node.computing_until = Nanos::MAX;
+        }
         let Some(up) = &mut node.up else { return };
         let mut next = Nanos::MAX;
         let computing = now < node.computing_until;
@@ -363,7 +373,7 @@ impl World {
             let Some(up) = &self.lanes[index as usize].up else { return };
             let Some(event) = up.ep.poll_event() else { break };
             self.trace_line(|| format!("node {index}: {event:?}"));
-            if self.saboteur.hides(&event) {
+            if self.saboteur.hides(&event, now) {
                 continue;
             }
             lock(&self.net).note(now ^ 0xe7e7, u64::from(index));
@@ -388,6 +398,7 @@ impl World {
                 }
             }
         }
+        self.check.borrow_mut().reports_taken(index);
         let overdue = self.check.borrow_mut().deaths.overdue(now, index);
         if let Some(overdue) = overdue {
             self.violation(overdue);

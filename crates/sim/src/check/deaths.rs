@@ -51,11 +51,6 @@ impl Deaths {
         *at = until.max(*at);
     }
 
-    /// From now on every report is excused.
-    pub(crate) fn excuse_everybody(&mut self) {
-        self.excused.fill(Nanos::MAX);
-    }
-
     /// The last fault is over; no report is excused after `until`.
     pub(crate) fn healed(&mut self, until: Nanos) {
         self.last_excuse = until;

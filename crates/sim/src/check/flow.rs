@@ -98,11 +98,29 @@ impl Flows {
     }
 }
 
+/// A generation that lost messages before its sender got the report.
+#[derive(Debug)]
+pub(crate) struct Abandoned {
+    pub(crate) generation: Generation,
+    /// When a message of a later generation arrived.
+    pub(crate) since: Nanos,
+}
+
+impl Abandoned {
+    pub(crate) fn text(&self) -> String {
+        let (incarnation, channel) = self.generation.id;
+        format!(
+            "loss: messages of incarnation {incarnation} on channel {channel:08x} were lost without a report to \
+             their sender"
+        )
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Flow {
     pub(crate) generations: VecDeque<Generation>,
-    /// Generations that lost messages before their sender got the report.
-    pub(crate) abandoned: Vec<Generation>,
+    /// Losses that are still to be reported.
+    pub(crate) abandoned: Vec<Abandoned>,
     /// Messages that should have survived their sender, and did not arrive.
     pub(crate) perished: usize,
     /// When the flow last made progress.
@@ -137,7 +155,7 @@ impl Flow {
             lost += former.expected.len() as u64;
             self.perished += former.surviving();
             if !former.end_reported && !former.expected.is_empty() {
-                self.abandoned.push(former);
+                self.abandoned.push(Abandoned { generation: former, since: self.progress });
             }
         }
         let generation = self.generations.front_mut()?;

@@ -2,7 +2,7 @@
 
 use tautline::PeerState;
 
-use super::World;
+use super::{World, progress};
 use crate::device::lock;
 use crate::net::What;
 use crate::schedule::Fault;
@@ -30,10 +30,12 @@ impl World {
         if self.phase.healed_at.is_some() {
             return;
         }
+        self.phase.calm_at = self.phase.calm_at.max(now + fault.duration());
         match fault {
             Fault::Burst { from, to, for_ns } => {
                 for (from, to) in self.paths(from, to) {
                     lock(&self.net).path_mut(from, to).burst_until = now + for_ns;
+                    self.check.borrow_mut().faults.path(from, to, now + for_ns);
                 }
             }
             Fault::BlackHole { from, to, both, for_ns } => {
@@ -86,6 +88,7 @@ impl World {
                 let path = net.path_mut(from, to);
                 path.blocked_until = path.blocked_until.max(now + for_ns);
             }
+            self.check.borrow_mut().faults.path(from, to, now + for_ns);
             self.disturb(from, to, now, for_ns, HARMLESS);
         }
     }
@@ -111,6 +114,7 @@ impl World {
                 port.not_before = port.not_before.max(now + for_ns);
             }
             self.check.borrow_mut().deaths.defer(place, for_ns + SILENCE);
+            self.check.borrow_mut().faults.end(place, now + for_ns);
             for other in (0..places.count()).filter(|other| *other != place) {
                 self.disturb(place, other, now, for_ns, 500 * MILLI);
             }
@@ -125,6 +129,7 @@ impl World {
         for place in places.of(node) {
             places.beside(node).for_each(|other| self.owe_report(other, place, now));
             self.excuse_all(place, now + back_after + SILENCE + SLACK);
+            self.check.borrow_mut().faults.end(place, now + back_after);
         }
         self.crash(node);
         places.of(node).for_each(|place| self.wake_neighbours(place, now));
@@ -218,15 +223,13 @@ impl World {
             self.lanes[1].computing_until = Nanos::MAX;
         }
         let mut check = self.check.borrow_mut();
-        check.healed = true;
-        if self.swarm.lasting {
-            // With enough loss a peer may be silent at any time.
-            check.deaths.excuse_everybody();
-        } else {
-            check.deaths.healed(now + 2 * SILENCE + 2 * SLACK);
-        }
+        check.faults.heal();
+        check.faults.set_chance(self.swarm.lasting && self.swarm.path.has_chance_faults());
+        (self.phase.healed_at, self.phase.lost_before) = (Some(now), lock(&self.net).counters.lost);
+        // No loss that is drawn silences a peer for long; it only delays the first frames of a channel.
+        let reconnected = now + progress::reconnect(&self.chance_faults());
+        check.deaths.healed(reconnected + 2 * SLACK);
         drop(check);
-        self.phase.healed_at = Some(now);
         (0..self.places().ranks).for_each(|node| self.restart_node(node, now));
     }
 }

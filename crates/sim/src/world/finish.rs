@@ -1,22 +1,13 @@
 //! The end of a run: everything owed has arrived, every slot is free, every channel closes in good order.
 
-use super::{World, at, finish_trace};
-use crate::Nanos;
+use super::{World, at, finish_trace, progress};
 use crate::device::lock;
 use crate::net::What;
 use crate::report::Report;
+use crate::{Nanos, Sabotage};
 
 const MILLI: Nanos = 1_000_000;
-/// Ten times the longest retransmission timeout (G3): a flow that owes something must have made progress
-/// within this time.
-const PROGRESS: Nanos = 10 * 200 * MILLI;
-/// The same while frames are still lost: ten retransmissions in a row may be, and a peer that is silent by
-/// chance is taken for dead and connects again.
-const PROGRESS_UNDER_LOSS: Nanos = 10 * PROGRESS;
-/// Until channels are open again after healing, nothing makes progress: silence, then hellos at their longest
-/// interval.
-const RECONNECT: Nanos = 2_500 * MILLI;
-/// No run takes longer than this after healing. Every flow must make progress all the while ([`PROGRESS`]);
+/// No run takes longer than this after healing. Every flow must make progress all the while;
 /// this ends worlds that never finish. The slowest that the swarm draws have two slots of credit and a round
 /// trip of several milliseconds: a hundred thousand slots take minutes.
 const LONGEST: Nanos = 2_000_000 * MILLI;
@@ -34,13 +25,14 @@ impl World {
         if pending.is_none() && !sending {
             // The rest, such as closing, is checked without loss in every world.
             lock(&self.net).end_chance_faults();
+            self.check.borrow_mut().faults.set_chance(false);
             self.phase.stop = true;
             return;
         }
-        let within = if self.swarm.lasting { PROGRESS_UNDER_LOSS } else { PROGRESS };
         if let Some((from, to, moved)) = pending {
-            let since = moved.max(healed + RECONNECT);
-            if now > since + within {
+            let paths = self.chance_faults();
+            let since = moved.max(healed + progress::reconnect(&paths));
+            if now > since + progress::bound(&paths) {
                 let open = self.check.borrow().describe_open();
                 self.violation(format!("no progress {from} → {to} since {}; open: {open}", at(moved)));
                 self.phase.stop = true;
@@ -112,6 +104,7 @@ impl World {
             violation_count,
             violations,
             trace_hash: hash,
+            lost_after_healing: self.phase.healed_at.map_or(0, |_| net.lost - self.phase.lost_before),
             net,
             totals: self.totals,
         }
@@ -119,7 +112,7 @@ impl World {
 
     /// All slots are free; then an orderly close; then all slots are free again.
     fn settle(&mut self) {
-        if !self.idle(World::is_quiet, PROGRESS) {
+        if !self.idle(World::is_quiet, progress::BOUND) {
             let text = self.describe_slots();
             self.violation(format!("slots are not free although everything has arrived: {text}"));
             return;
@@ -129,14 +122,15 @@ impl World {
             return;
         }
         self.check.borrow_mut().closing = true;
+        lock(&self.net).leaks = self.saboteur.is(Sabotage::LeakLate);
         for node in self.lanes.iter().rev().filter_map(|n| n.up.as_ref()) {
             if let Err(error) = node.ep.node().close() {
                 self.check.borrow_mut().violation(format!("closing failed: {error}"));
             }
         }
-        if !self.idle(World::is_closed, PROGRESS) {
+        if !self.idle(World::is_closed, progress::BOUND) {
             self.violation("a node did not close in time");
-        } else if !self.idle(World::is_quiet, PROGRESS) {
+        } else if !self.idle(World::is_quiet, progress::BOUND) {
             let text = self.describe_slots();
             self.violation(format!("slots are not free after closing: {text}"));
         }
