@@ -1,6 +1,6 @@
 //! A node receives altered frames of a peer: messages of all kinds, requests to memory, and their answers,
-//! tagged messages, multicasts. Without tags of frames, every byte reaches what is behind the link. Nothing may
-//! panic.
+//! tagged messages, multicasts. Without tags of frames, every byte reaches what is behind the link. Nothing
+//! may panic.
 #![no_main]
 
 mod nodes;

@@ -47,8 +47,8 @@ fn reported() -> PathBuf {
 #[derive(Debug, PartialEq)]
 struct Need<'a> {
     command: &'a str,
-    /// Either `file::test`, or a file: then any test in it; `stage::name` and `feature::name` are parts of the
-    /// whole run.
+    /// Either `file::test`, or a file: then any test in it; `stage::name` and `feature::name` are parts of
+    /// the whole run.
     tests: Vec<&'a str>,
 }
 

@@ -1,6 +1,7 @@
 //! The send queue: slots that are unsent, or sent and not yet acknowledged.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use tautline_wire::Seq;
 
@@ -28,8 +29,20 @@ pub(crate) struct Slot {
     pub(crate) packet: u64,
     pub(crate) state: SlotState,
     pub(crate) resent: bool,
+    /// How often its first fragment has been sent.
+    fragmented: u8,
     /// The slot goes in front of unsent ones, and may use the reserved credit.
     priority: bool,
+}
+
+/// What is left of a slot that is being sent in fragments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fragmenting {
+    pub(crate) seq: Seq,
+    /// Where the next fragment begins; after the end of the slot comes its beginning.
+    at: u32,
+    /// Bytes that are left.
+    left: u32,
 }
 
 /// Returns how much of a credit is reserved for priority slots (L-27). One slot is left for the others.
@@ -59,8 +72,8 @@ pub(crate) struct SendQueue {
     /// Charged bytes of slots in flight.
     in_flight: u32,
     lost: VecDeque<Seq>,
-    /// A slot that is being sent in fragments, and how many bytes of it have been sent.
-    fragmenting: Option<(Seq, u32)>,
+    /// A slot that is being sent in fragments.
+    fragmenting: Option<Fragmenting>,
     /// Tokens of slots that are no longer needed.
     freed: Vec<Token>,
     /// Slots that were not acknowledged when the link ended, with their lengths.
@@ -104,6 +117,7 @@ impl SendQueue {
             packet: 0,
             state: SlotState::Unsent,
             resent: false,
+            fragmented: 0,
             priority: false,
         });
         seq
@@ -114,8 +128,18 @@ impl SendQueue {
     pub(crate) fn push_priority(&mut self, token: Token, len: u32) -> Seq {
         let first = if self.next.before(self.priority_from) { self.priority_from } else { self.next };
         let at = (first.distance(self.base) as u32).min(self.slots.len() as u32);
-        let slot = Slot { token, len, packet: 0, state: SlotState::Unsent, resent: false, priority: true };
-        self.slots.insert(at as usize, slot);
+        self.slots.insert(
+            at as usize,
+            Slot {
+                token,
+                len,
+                packet: 0,
+                state: SlotState::Unsent,
+                resent: false,
+                fragmented: 0,
+                priority: true,
+            },
+        );
         self.priority_unsent += 1;
         self.priority_from = self.base.ahead(at + 2);
         self.base.ahead(at)
@@ -181,7 +205,15 @@ impl SendQueue {
     pub(crate) fn push_in_flight(&mut self, token: Token, len: u32, packet: u64) -> Seq {
         let seq = self.next;
         let state = SlotState::InFlight;
-        self.slots.push_back(Slot { token, len, packet, state, resent: false, priority: false });
+        self.slots.push_back(Slot {
+            token,
+            len,
+            packet,
+            state,
+            resent: false,
+            fragmented: 0,
+            priority: false,
+        });
         self.in_flight += charge(len);
         self.next = seq.next();
         seq
@@ -323,17 +355,29 @@ impl SendQueue {
         self.fragmenting.is_some()
     }
 
-    /// Records that `sent` of the `len` bytes of a slot have been sent in fragments.
-    pub(crate) fn set_fragmenting(&mut self, seq: Seq, sent: u32, len: u32) {
-        self.fragmenting = (sent < len).then_some((seq, sent));
+    /// Begins to send a slot in fragments with `room` bytes each; each time another one is the first (L-19).
+    pub(crate) fn begin_fragments(&mut self, seq: Seq, room: u32) -> Fragmenting {
+        let slot = self.slot_mut(seq);
+        let first = u32::from(slot.fragmented) % slot.len.div_ceil(room);
+        slot.fragmented = slot.fragmented.wrapping_add(1);
+        Fragmenting { seq, at: first * room, left: slot.len }
     }
 
-    /// Returns the slot of which fragments are still to be sent, if it is still in flight, and how many bytes
-    /// of it have been sent.
-    pub(crate) fn take_fragmenting(&mut self) -> Option<(Seq, u32)> {
-        let (seq, sent) = self.fragmenting.take()?;
-        let needed = !seq.before(self.base) && self.slot_mut(seq).state == SlotState::InFlight;
-        needed.then_some((seq, sent))
+    /// Returns the bytes of the next fragment, and remembers what is left.
+    pub(crate) fn next_fragment(&mut self, rest: Fragmenting, room: u32) -> Range<u32> {
+        let Fragmenting { seq, at, left } = rest;
+        let len = self.slot_mut(seq).len;
+        let end = len.min(at + room.min(left));
+        let left = left - (end - at);
+        self.fragmenting = (left > 0).then_some(Fragmenting { seq, at: end % len, left });
+        at..end
+    }
+
+    /// Returns what is left to be sent in fragments, if its slot is still in flight.
+    pub(crate) fn take_fragmenting(&mut self) -> Option<Fragmenting> {
+        let rest = self.fragmenting.take()?;
+        let needed = !rest.seq.before(self.base) && self.slot_mut(rest.seq).state == SlotState::InFlight;
+        needed.then_some(rest)
     }
 
     /// Acknowledges every slot before `ack`. Returns the charge of those newly acknowledged.
@@ -410,6 +454,30 @@ impl SendQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// L-19: the fragments cover a slot, and each time that it is sent another one is the first.
+    #[test]
+    fn fragments_take_turns_to_be_the_first() {
+        for (len, room) in [(4_000, 1_000), (4_001, 1_000), (3_999, 1_000), (1_001, 1_000)] {
+            let mut queue = SendQueue::new(Seq(7), 16);
+            let seq = queue.push(0, len);
+            queue.take_next();
+            queue.mark_in_flight(seq, 1);
+            let count = len.div_ceil(room);
+            for turn in 0..300 {
+                let mut rest = Some(queue.begin_fragments(seq, room));
+                let mut parts = Vec::new();
+                while let Some(next) = rest {
+                    parts.push(queue.next_fragment(next, room));
+                    rest = queue.take_fragmenting();
+                }
+                assert_eq!(parts[0].start, turn % 256 % count * room);
+                parts.sort_by_key(|part| part.start);
+                let bytes: Vec<u32> = parts.into_iter().flatten().collect();
+                assert_eq!(bytes, (0..len).collect::<Vec<_>>());
+            }
+        }
+    }
 
     /// L-27: priority slots are sent when there is no credit for others, in order, until there is none at
     /// all.

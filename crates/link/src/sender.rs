@@ -8,7 +8,7 @@ use tautline_wire::Seq;
 use crate::congestion::Congestion;
 use crate::packets::SentPackets;
 use crate::path::Path;
-use crate::queue::SendQueue;
+use crate::queue::{Fragmenting, SendQueue};
 use crate::recovery::ReorderThreshold;
 use crate::report::{Counters, Event, Reports};
 use crate::retransmit::RetransmitTimer;
@@ -20,8 +20,8 @@ use crate::{Config, Nanos, RecoveryPolicy, Token};
 pub(crate) enum Repair {
     /// A lost slot.
     Slot(Seq),
-    /// The rest of a slot of which this many bytes have been sent.
-    Fragment(Seq, u32),
+    /// The rest of a slot of which fragments have been sent.
+    Fragment(Fragmenting),
 }
 
 #[derive(Debug)]
@@ -98,9 +98,9 @@ impl Sender {
     /// Returns the next fragment or lost slot to send, if the window allows it.
     #[cold]
     pub(crate) fn next_repair(&mut self, counters: &mut Counters) -> Option<Repair> {
-        if let Some((seq, sent)) = self.queue.take_fragmenting() {
+        if let Some(rest) = self.queue.take_fragmenting() {
             // The whole slot has been charged to the window, which therefore does not delay the rest.
-            return Some(Repair::Fragment(seq, sent));
+            return Some(Repair::Fragment(rest));
         }
         if !(self.timer.has_probes() || self.window_is_open()) {
             return None;

@@ -139,9 +139,6 @@ impl Swarm {
             if !congestion {
                 // Windows of credit that exceed the queue, or it would never be full.
                 (self.path.mbps, self.path.queue_bytes) = (100, 32 * 1_024);
-                // Frames that no path is too narrow for. Of a slot in fragments, only the first may ever find
-                // room in a queue that resent slots keep full: then nothing moves (0017).
-                self.max_frame = self.max_frame.min(1_232);
                 self.nodes.iter_mut().for_each(|node| node.credit_slots = node.credit_slots.max(64));
             }
         }

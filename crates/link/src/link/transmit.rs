@@ -7,6 +7,7 @@ use tautline_wire::frame::{HEADER_LEN, flags, put_tag};
 use tautline_wire::{Header, Kind, Seq};
 
 use super::{Link, State};
+use crate::queue::Fragmenting;
 use crate::seal::SEAL_LEN;
 use crate::sender::Repair;
 use crate::{Nanos, Token};
@@ -137,9 +138,9 @@ impl Link {
     fn poll_repair(&mut self, now: Nanos) -> Option<Transmit> {
         Some(match self.sender.next_repair(&mut self.reports.counters)? {
             Repair::Slot(seq) => self.slot_frame(now, seq),
-            Repair::Fragment(seq, sent) => {
+            Repair::Fragment(rest) => {
                 let packet = self.take_packet(now);
-                self.fragment_frame(seq, sent, packet)
+                self.fragment_frame(rest, packet)
             }
         })
     }
@@ -150,21 +151,22 @@ impl Link {
         let (token, len) = self.sender.charge(now, seq, packet);
         let (len, capacity) = (len as usize, self.slot_capacity());
         if len > capacity {
-            return self.fragment_frame(seq, 0, packet);
+            let rest = self.sender.queue.begin_fragments(seq, (capacity - FRAGMENT_LEN) as u32);
+            return self.fragment_frame(rest, packet);
         }
         self.frame(SlotRef { token, range: 0..len, seq, fragment_of: None }, packet, capacity - len)
     }
 
-    /// Returns a frame with the part of a slot from `offset` on that fits (L-19).
+    /// Returns a frame with the next part of a slot that fits (L-19).
     #[cold]
-    fn fragment_frame(&mut self, seq: Seq, offset: u32, packet: u64) -> Transmit {
-        let room = (self.slot_capacity() - FRAGMENT_LEN) as u32;
+    fn fragment_frame(&mut self, rest: Fragmenting, packet: u64) -> Transmit {
+        let (seq, room) = (rest.seq, (self.slot_capacity() - FRAGMENT_LEN) as u32);
         let slot = self.sender.queue.slot_mut(seq);
         slot.packet = packet;
         let (token, len) = (slot.token, slot.len);
-        let end = len.min(offset + room);
-        self.sender.queue.set_fragmenting(seq, end, len);
-        let part = SlotRef { token, range: offset as usize..end as usize, seq, fragment_of: Some(len) };
+        let part = self.sender.queue.next_fragment(rest, room);
+        let range = part.start as usize..part.end as usize;
+        let part = SlotRef { token, range, seq, fragment_of: Some(len) };
         let mut transmit = self.frame(part, packet, 0);
         transmit.ext_len += FRAGMENT_LEN;
         transmit

@@ -14,8 +14,8 @@ const INTERRUPTED: Nanos = 200_000;
 /// their turns counted as those of a thread that computes, a collective of many ranks would make them sleep,
 /// which takes far longer than the turns (docs/decisions/0004).
 const CROWDED_INTERRUPTED: (Nanos, Nanos) = (1_000_000, 20_000_000);
-/// For so long after a channel with a local peer came up, ranks that outnumber the cores are busy with more of
-/// them, and with memory that they use for the first time: their turns are long, and nobody computes.
+/// For so long after a channel with a local peer came up, ranks that outnumber the cores are busy with more
+/// of them, and with memory that they use for the first time: their turns are long, and nobody computes.
 const CONNECTING: Nanos = 100_000_000;
 /// How long waiters keep to parking after that. A thread that computes takes its next turn within several
 /// milliseconds of polling.
