@@ -4,6 +4,7 @@
 pub mod launch;
 pub mod log;
 pub mod pair;
+pub mod survivor;
 pub mod talker;
 pub mod victim;
 
