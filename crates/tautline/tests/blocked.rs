@@ -1,13 +1,13 @@
 //! Calls of every kind that are blocked when their peer closes or dies, over datagrams and through shared
-//! memory.
+//! memory. The peer ends when the call sleeps, and has done nothing for it.
 #![allow(clippy::print_stdout)]
 
-use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::Duration;
 
 use crate::common::{Limit, config, jobs, join};
 use tautline::memory::Rights;
+use tautline::node::link::Death;
 use tautline::rpc::{CallError, Rpc};
 use tautline::{Cookie, DeviceName, Down, Endpoint, Error, Job, Message, Result, Short, queue, stream};
 
@@ -31,7 +31,7 @@ struct Survivor {
 /// memory.
 type Call = (&'static str, fn(&mut Survivor) -> Result<()>);
 
-const CALLS: [Call; 24] = [
+const CALLS: [Call; 33] = [
     ("send", |it| repeat(|| it.ep.send(1, "work", &[0; 1_000]))),
     ("send a long message", |it| it.ep.send(1, "data", &vec![0; 64 << 20])),
     ("piece", |it| {
@@ -63,9 +63,35 @@ const CALLS: [Call; 24] = [
     ("put with completion", |it| {
         repeat(|| it.ep.remote(&it.memory).put_with_completion(0, &[1; 8])?.wait().map(drop))
     }),
+    ("put_notice", |it| repeat(|| it.ep.remote(&it.memory).put_notice(0, &[1; 8], 1)?.wait().map(drop))),
+    ("put_list", |it| {
+        repeat(|| it.ep.remote(&it.memory).put_list(&[(0, &[1; 8]), (16, &[2; 8])])?.wait().map(drop))
+    }),
+    ("put_from", |it| {
+        let from = it.ep.aperture(64)?;
+        repeat(|| it.ep.remote(&it.memory).put_from(0, &from, ..)?.wait().map(drop))
+    }),
+    ("get_list", |it| repeat(|| it.ep.remote(&it.memory).get_list(&[(0, 8), (16, 8)])?.wait().map(drop))),
+    ("get_into", |it| {
+        let into = it.ep.aperture(64)?;
+        repeat(|| it.ep.remote(&it.memory).get_into(0, &into, ..)?.wait().map(drop))
+    }),
+    ("swap", |it| repeat(|| it.ep.remote(&it.memory).swap(0, 1)?.wait().map(drop))),
+    ("compare_swap", |it| repeat(|| it.ep.remote(&it.memory).compare_swap(0, 0, 1)?.wait().map(drop))),
+    ("fence", |it| {
+        repeat(|| {
+            it.ep.remote(&it.memory).put(0, &[1; 64])?;
+            it.ep.remote(&it.memory).fence()?.wait().map(drop)
+        })
+    }),
     ("fetch_add", |it| repeat(|| it.ep.remote(&it.memory).fetch_add(0, 1)?.wait().map(drop))),
     ("flush", |it| repeat(|| it.ep.remote(&it.memory).flush()?.wait().map(drop))),
     ("tripwire", |it| it.ep.aperture(8)?.tripwire(0..8).arm()?.wait().map(drop)),
+    ("tripset", |it| {
+        let watched = it.ep.aperture(8)?;
+        let wire = watched.tripwire(0..8).arm()?;
+        it.ep.tripset(&[&wire], 1, None)?.wait().map(drop)
+    }),
     ("queue, pop", |it| queue::pair(&it.ep, 100)?.0.pop().map(drop)),
     ("queue, push", |it| repeat(|| it.queue.push(&[0; 100]))),
     ("stream, read", |it| stream::pair(&it.ep, 100)?.0.read(&mut [0]).map(drop)),
@@ -89,9 +115,12 @@ fn of_call(error: CallError) -> Error {
     }
 }
 
-/// Joins, hands out cookies, and makes progress until the survivor is about to call. Then it does nothing for
-/// a while, and ends.
-fn peer(job: Job, end: End, calls: &AtomicBool) {
+/// The survivor's node, and how often it had slept before the call.
+type Caller = (tautline::node::Endpoint, u64);
+
+/// Joins, hands out cookies, and makes progress until the survivor is about to call. Then it does nothing,
+/// and ends when the call sleeps.
+fn peer(job: Job, end: End, callers: &Receiver<Caller>, idle: &Sender<()>) {
     let rpc = Rpc::new();
     let never = rpc.serve_bytes("never", |_, _| std::future::pending());
     let builder = Endpoint::builder().with(&rpc).with(never).on_short("work", |_: Short<'_>| {});
@@ -104,11 +133,21 @@ fn peer(job: Job, end: End, calls: &AtomicBool) {
     for cookie in [aperture.cookie(.., Rights::ALL).unwrap(), to_queue, to_stream] {
         ep.send(0, "cookie", &cookie.to_bytes()).unwrap();
     }
-    while !calls.load(Ordering::SeqCst) {
-        ep.progress().unwrap();
+    let (caller, slept) = loop {
+        match callers.try_recv() {
+            Ok(caller) => break caller,
+            // The survivor has failed.
+            Err(TryRecvError::Disconnected) => return,
+            Err(TryRecvError::Empty) => ep.progress().unwrap(),
+        }
         std::thread::sleep(Duration::from_micros(200));
+    };
+    idle.send(()).unwrap();
+    // Not if the call has failed before.
+    while caller.counters().sleeps == slept && callers.try_recv().err() == Some(TryRecvError::Empty) {
+        std::thread::sleep(Duration::from_millis(1));
     }
-    std::thread::sleep(Duration::from_millis(20));
+    drop(caller);
     if end == End::Closes {
         // What it was sent is lost: it extracts nothing.
         let _ = ep.close();
@@ -135,24 +174,28 @@ fn survivor(job: Job) -> Survivor {
 }
 
 fn ends(device: DeviceName, end: End) {
+    let expected = match (end, device) {
+        (End::Closes, _) => Down::Closed,
+        (End::Dies, DeviceName::Shm) => Down::Exited,
+        (End::Dies, _) => Down::Died(Death::Silence),
+    };
     for (what, call) in CALLS {
         let _limit = Limit::seconds(60);
+        println!("{what}, {device:?}, {end:?}");
         let mut all = jobs(2);
         all.iter_mut().for_each(|job| job.device = Some(device));
         let (second, first) = (all.pop().unwrap(), all.pop().unwrap());
-        let calls = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            scope.spawn(|| peer(second, end, &calls));
-            let ready = std::panic::catch_unwind(AssertUnwindSafe(|| survivor(first)));
-            // Also after a failure: the peer waits for it.
-            calls.store(true, Ordering::SeqCst);
-            println!("{what}, {device:?}, {end:?}");
-            let result = call(&mut ready.expect("the survivor is ready"));
+            let ((caller, callers), (idle, is_idle)) = (channel(), channel());
+            scope.spawn(move || peer(second, end, &callers, &idle));
+            let mut it = survivor(first);
+            caller.send((it.ep.node().clone(), it.ep.counters().sleeps)).unwrap();
+            is_idle.recv().unwrap();
+            let result = call(&mut it);
             let Err(Error::PeerGone(1, why)) = result else {
                 panic!("{what}, {device:?}, {end:?}: {result:?}")
             };
-            let expected = if end == End::Closes { why == Down::Closed } else { why != Down::Closed };
-            assert!(expected, "{what}, {device:?}, {end:?}: {why:?}");
+            assert_eq!(why, expected, "{what}, {device:?}, {end:?}");
         });
     }
 }
