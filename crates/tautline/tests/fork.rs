@@ -6,9 +6,10 @@ mod common;
 use std::collections::BTreeSet;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::{Limit, jobs, join, run};
+use rustix::process::{Signal, WaitOptions, set_parent_process_death_signal, waitpid};
 use tautline::memory::Rights;
 use tautline::{Borrowed, Cookie, DeviceName, Endpoint, Error, Message, PeerState, SendError, Short};
 
@@ -74,6 +75,7 @@ fn a_forked_child_has_no_node() {
             // SAFETY: the child runs no code of other threads, and leaves by _exit.
             match unsafe { libc::fork() } {
                 0 => {
+                    set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
                     let code =
                         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| in_child(ep.clone(), half)));
                     // SAFETY: leaves at once, without the parent's destructors.
@@ -93,20 +95,11 @@ fn a_forked_child_has_no_node() {
     });
 }
 
-/// The child's exit code; 98 if it hangs.
+/// The child's exit code. The limit of [`run`] ends the test if the child hangs, and with it the child.
 fn exit_code(pid: i32) -> i32 {
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
-    let until = Instant::now() + Duration::from_secs(5);
-    while Instant::now() < until {
-        if let Some((_, status)) =
-            rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::NOHANG).unwrap()
-        {
-            return status.exit_status().unwrap_or(97);
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-    98
+    let (_, status) = waitpid(Some(pid), WaitOptions::empty()).unwrap().expect("it waits for the end");
+    status.exit_status().unwrap_or(97)
 }
 
 /// The numbers of the descriptors that a program which this process starts has.
