@@ -41,7 +41,7 @@ pub enum Event {
     PeerDown {
         /// The peer.
         peer: Rank,
-        /// Which of its incarnations; zero if it was never up.
+        /// Which of its incarnations, also if this one was never up; zero if there was none.
         incarnation: u32,
         /// Why.
         why: Down,
