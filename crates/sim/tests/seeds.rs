@@ -21,6 +21,35 @@ fn forty_seeds_keep_the_promises() {
     );
 }
 
+/// What is drawn for a seed: the number after a name.
+fn drawn(seed: u64, name: &str) -> u64 {
+    let text = describe(seed, &Options { hosts: Hosts::Separate, ..Options::default() });
+    let (_, rest) = text.split_once(&format!("{name}: ")).unwrap_or_else(|| panic!("{name} in {text}"));
+    rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
+}
+
+/// G1: seeds draw faults up to the shares that are promised, and the network has them.
+#[test]
+fn seeds_have_every_fault() {
+    let most = |name| (1..2_000).map(|seed| drawn(seed, name)).max().unwrap();
+    for (name, promised) in
+        [("loss_ppm", 300_000), ("duplicate_ppm", 500_000), ("corrupt_ppm", 100_000), ("reorder_by", 64)]
+    {
+        let most = most(name);
+        assert!((promised * 19 / 20..=promised).contains(&most), "{name}: {most} at most");
+    }
+    let options = Options { messages: 500, hosts: Hosts::Separate, ..Options::default() };
+    let mut seen = [0; 6];
+    for seed in 1..=40 {
+        let report = run(seed, &options);
+        assert!(report.is_good(), "{report}");
+        let net = report.net;
+        let faults = [net.lost, net.duplicated, net.reordered, net.corrupted, net.blocked, net.unplugged];
+        seen.iter_mut().zip(faults).for_each(|(sum, count)| *sum += count);
+    }
+    assert!(seen.iter().all(|count| *count > 100), "{seen:?}");
+}
+
 /// N-5: of 128 lanes, one extracts every 25 ms and sends in between. It receives when its timers are due, or
 /// the answers to its heartbeats would find its buffer full, and a peer would count as dead.
 #[test]
