@@ -115,6 +115,37 @@ fn short_stops_of_our_own_are_no_silence() {
     }
 }
 
+/// Returns after what time a side notices that its peer is silent, if it is stopped so many times meanwhile, each
+/// time for 70 ms from when it should have sent a heartbeat.
+fn silence_with_stops(stops: u64) -> Nanos {
+    const STOP: Nanos = SECOND / 3 / 8 + 70 * MILLI;
+    let mut world = World::open(6, &Config::default());
+    world.run(SECOND);
+    let (cut, sent) = (world.now, world.pipes[0].offered);
+    world.pipes[1].faults.cut = true;
+    assert!(world.run_until_true(SECOND, |world| world.pipes[0].offered > sent));
+    for _ in 0..stops {
+        world.sides[0].paused_until = world.now + STOP;
+        world.run(STOP);
+        assert!(world.deaths().is_empty(), "after {} ms", (world.now - cut) / MILLI);
+    }
+    assert!(world.run_until_true(2 * SECOND, |world| !world.deaths().is_empty()));
+    let (side, at, why) = world.deaths()[0];
+    assert_eq!((side, why), (0, Death::Silence));
+    at - cut
+}
+
+/// L-36: eight stops of our own from one frame of the peer to the next are no silence of the peer. A ninth one
+/// is.
+#[test]
+fn eight_stops_of_our_own_are_no_silence() {
+    let without = silence_with_stops(0);
+    for stops in 1..=10 {
+        let later = silence_with_stops(stops) - without;
+        assert_eq!(later, stops.min(8) * 70 * MILLI, "{stops} stops");
+    }
+}
+
 /// L-15, L-36: a side that polls rarely, however rarely, reports a dead peer after a bounded number of polls.
 #[test]
 fn rare_polls_detect_death() {
