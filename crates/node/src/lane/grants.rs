@@ -78,6 +78,33 @@ impl Grants {
         }
     }
 
+    /// A peer has used up its credit; `waits` if it waits for its turn already.
+    fn wish(&mut self, now: Nanos, rank: Rank, waits: bool) {
+        let Grants { turns, waiting, .. } = self;
+        match turns.iter().position(|turn| turn.rank == rank) {
+            Some(at) if waiting.is_empty() => turns[at].since = now,
+            Some(at) => {
+                // Others wait: it is their turn now.
+                turns.remove(at);
+                waiting.push_back(rank);
+            }
+            None if waits => {}
+            None => waiting.push_back(rank),
+        }
+    }
+
+    /// Gives the places for senders of slots of this size to those that have waited longest.
+    fn fill_places(&mut self, now: Nanos, charge: u32) {
+        let places = self.places(charge);
+        while self.turns.len() < places
+            && let Some(rank) = self.waiting.pop_front()
+        {
+            if !self.has_turn(rank) {
+                self.turns.push(Turn { rank, since: now });
+            }
+        }
+    }
+
     fn has_turn(&self, rank: Rank) -> bool {
         self.turns.iter().any(|turn| turn.rank == rank)
     }
@@ -104,18 +131,7 @@ impl Granting<'_> {
             }
             let (charge, waits) = (link.slot_charge(), link.share() == 0);
             self.end_idle_turns(now);
-            let Grants { turns, waiting, .. } = &mut self.0.grants;
-            match turns.iter().position(|turn| turn.rank == rank) {
-                Some(at) if waiting.is_empty() => turns[at].since = now,
-                Some(at) => {
-                    // Others wait: it is their turn now.
-                    turns.remove(at);
-                    waiting.push_back(rank);
-                }
-                // It waits already.
-                None if waits => {}
-                None => waiting.push_back(rank),
-            }
+            self.0.grants.wish(now, rank, waits);
             self.begin_turns(now, charge);
         }
     }
@@ -158,14 +174,8 @@ impl Granting<'_> {
 
     /// Gives turns to those that wait, as far as there are places for senders of slots of this size.
     fn begin_turns(&mut self, now: Nanos, charge: u32) {
-        let (places, before) = (self.0.grants.places(charge), self.0.grants.turns.len());
-        while self.0.grants.turns.len() < places
-            && let Some(rank) = self.0.grants.waiting.pop_front()
-        {
-            if !self.0.grants.has_turn(rank) {
-                self.0.grants.turns.push(Turn { rank, since: now });
-            }
-        }
+        let before = self.0.grants.turns.len();
+        self.0.grants.fill_places(now, charge);
         let crowded = !self.0.grants.waiting.is_empty();
         let share = if crowded { self.0.grants.turn(charge) } else { self.0.grants.share(charge) };
         for i in 0..self.0.grants.turns.len() {
@@ -202,5 +212,45 @@ impl Granting<'_> {
     fn open_link(&mut self, rank: Rank) -> Option<&mut Link> {
         let link = self.0.peers.get_mut(rank)?.channel.link.peering.link_mut()?;
         link.is_open().then_some(link)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHARGE: u32 = 1_000;
+
+    /// L-43: whoever has had its turn, or asks for the first time, waits for all that asked before: of many
+    /// peers that always want more, each one has a turn before any has a second one.
+    #[test]
+    fn peers_have_their_turns_in_the_order_in_which_they_asked() {
+        for (places, peers) in [(1, 2), (1, 7), (3, 7), (8, 100)] {
+            let mut grants = Grants::new(places * TURN * CHARGE / 3 * 4);
+            assert_eq!(grants.places(CHARGE), places as usize);
+            for rank in 0..peers {
+                grants.wish(0, rank, false);
+                grants.fill_places(0, CHARGE);
+            }
+            let mut began: Vec<Rank> = grants.turns.iter().map(|turn| turn.rank).collect();
+            for now in 1..1_000 {
+                // Each in its turn uses up its credit; others that wait ask again.
+                let waiting = grants.waiting.front().copied();
+                waiting.into_iter().for_each(|rank| grants.wish(now, rank, true));
+                let done = grants.turns[now as usize % grants.turns.len()].rank;
+                grants.wish(now, done, false);
+                grants.fill_places(now, CHARGE);
+                began.extend(grants.turns.iter().filter(|turn| turn.since == now).map(|turn| turn.rank));
+            }
+            assert_eq!(began.len(), places as usize + 999, "one turn begins when one ends");
+            assert!(began[..peers as usize].iter().copied().eq(0..peers), "{began:?}");
+            for (at, rank) in began.iter().enumerate() {
+                let others = began[at + 1..].iter().position(|other| other == rank);
+                assert!(
+                    others.is_none_or(|others| others as u32 >= peers - places),
+                    "{peers} peers, {places} places: rank {rank} again after {others:?} turns of others"
+                );
+            }
+        }
     }
 }

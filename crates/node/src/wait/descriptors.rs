@@ -179,3 +179,40 @@ fn of_device(device: &dyn Datagram) -> io::Result<Arc<[OwnedFd]>> {
 pub(crate) fn timespec(nanos: Nanos) -> Timespec {
     Timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as i64 }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, mpsc};
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A doorbell that nobody has rung.
+    fn bell() -> OwnedFd {
+        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()
+    }
+
+    /// N-6, N-8: a frame, a ring, or a process on this host that dies ends the sleep of a node, which has no
+    /// other limit.
+    #[test]
+    fn every_descriptor_ends_a_sleep() {
+        for readable in 0..4 {
+            let sources = [(); 4].map(|()| bell());
+            rustix::io::write(&sources[readable], &1_u64.to_ne_bytes()).unwrap();
+            let [own, first, second, local] = sources;
+            let descriptors = Descriptors {
+                device: Mutex::new(Arc::new([first, second])),
+                bell: own,
+                driver: bell(),
+                timer: bell(),
+                local: OnceLock::from(local),
+                all: bell(),
+                watched: AtomicBool::new(false),
+            };
+            let (done, ended) = mpsc::channel();
+            std::thread::spawn(move || done.send(descriptors.sleep(None)));
+            let rung = ended.recv_timeout(Duration::from_secs(60));
+            assert_eq!(rung, Ok(readable == 0), "descriptor {readable} is readable");
+        }
+    }
+}

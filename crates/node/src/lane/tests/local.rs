@@ -86,6 +86,20 @@ fn dialling_before_the_welcome() -> (Pair, SimulatedHost, Vec<Vec<u8>>) {
     (pair, host, welcome)
 }
 
+/// N-6, N-8: a lane whose only peers share memory has no timer when it is idle: nothing but a descriptor
+/// wakes it, also for a death.
+#[test]
+fn idle_local_peers_need_no_timer() {
+    let mut pair = sharing();
+    // The limit of time for connecting passes, too.
+    (0..30).for_each(|_| pair.pass(1_000_000_000));
+    for lane in &mut pair.lanes {
+        assert!(lane.announce_sleep(pair.now), "rank {} has nothing to do", lane.rank);
+        let timers = (lane.next_deadline(), lane.look_again(pair.now));
+        assert_eq!(timers, (None, None), "rank {} at {}", lane.rank, pair.now);
+    }
+}
+
 /// N-16: a welcome may arrive when the node that sent the hello dials already, before or after the peer has
 /// accepted the dial. Both sides agree on one channel.
 #[test]
