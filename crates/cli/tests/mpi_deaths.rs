@@ -1,6 +1,8 @@
 //! MPI programs of which a rank is killed at a random step: the calls of the others fail, the job ends, and
 //! nothing is left.
 
+#![allow(clippy::print_stdout)]
+
 mod common;
 
 use std::path::{Path, PathBuf};
@@ -49,6 +51,15 @@ fn left_behind(temporary: &Path) -> Vec<PathBuf> {
     shared.chain(names(temporary)).collect()
 }
 
+/// The ranks that survivors say are gone: each says who it is first, and then why its call failed.
+fn named(text: &str) -> Vec<u64> {
+    let lines = text.lines().filter_map(|line| {
+        let (before, _) = line.split_once(" of the job is gone").or_else(|| line.split_once(" is gone: "))?;
+        before.rsplit_once("rank ")?.1.parse().ok()
+    });
+    lines.collect()
+}
+
 #[test]
 fn a_rank_that_is_killed_at_random_ends_the_job() {
     let test = "a_rank_that_is_killed_at_random_ends_the_job";
@@ -61,6 +72,7 @@ fn a_rank_that_is_killed_at_random_ends_the_job() {
         (tautline_skips::number(RUNS.0, RUNS.1), tautline_skips::number(tautline_skips::SEED, 1));
     let mut random = Random(seed);
     let before = left_behind(&temporary);
+    let mut named_right = 0;
     for run in 0..runs {
         let (ranks, returned) = (2 + random.below(3), random.below(2) == 0);
         let (victim, step) = (random.below(ranks), random.below(200));
@@ -82,8 +94,14 @@ fn a_rank_that_is_killed_at_random_ends_the_job() {
         let told = if returned { "class" } else { "MPI_ERR_PROC_ABORTED" };
         assert!(text.contains(told) || text.contains("another rank had failed"), "{about}");
         assert!(!text.contains("exit code 8"), "{about}");
+        // A survivor may be told of the end of another one first, whose call failed before its own.
+        let named = named(&text);
+        assert!(named.iter().all(|rank| *rank < ranks), "{about}");
+        named_right += u64::from(named.contains(&victim));
         assert_eq!(marked(&mark), [0_u32; 0], "{about}");
         assert_eq!(left_behind(&temporary), before, "{about}");
     }
+    println!("survivors named the victim in {named_right} of {runs} runs");
+    assert!(4 * named_right >= runs, "survivors named the victim in {named_right} of {runs} runs");
     tautline_skips::did(runs);
 }

@@ -1,6 +1,6 @@
-//! MPI programs of others and a kernel of our own under the launchers that people have, and over UDP between
+//! A kernel of our own and MPI programs of others under the launchers that people have, and over UDP between
 //! two hosts, which are network namespaces. The programs of others are those that `cargo xtask suites` has
-//! installed; what is not there is skipped.
+//! installed; where they are not, their tests are skipped, and those of the kernel are not.
 
 mod common;
 
@@ -33,14 +33,18 @@ fn rows(text: &str) -> usize {
     text.lines().filter(|line| matches!(first(line), Some(Ok(_)))).count()
 }
 
-/// What runs with two ranks under each launcher.
-fn programs(others: &Others) -> Vec<Program> {
-    let python = |args: &[&str]| words(Path::new("python3"), &[&["-m", "mpi4py.bench"], args].concat());
+/// The kernel of our own.
+fn kernel() -> Vec<Program> {
     // Built once: a program that runs cannot be replaced.
     static KERNEL: OnceLock<PathBuf> = OnceLock::new();
     let kernel = KERNEL.get_or_init(|| compile("mpicc", &["examples/mpi/cg.c"], &["-O1"]));
+    vec![Program { words: words(kernel, &[]), check: |text| text.lines().any(|line| line == "passed") }]
+}
+
+/// The programs of others.
+fn programs(others: &Others) -> Vec<Program> {
+    let python = |args: &[&str]| words(Path::new("python3"), &[&["-m", "mpi4py.bench"], args].concat());
     vec![
-        Program { words: words(kernel, &[]), check: |text| text.lines().any(|line| line == "passed") },
         Program {
             words: words(&others.imb, &["PingPong", "-msglog", "0:10", "-iter", "20"]),
             check: |text| {
@@ -61,55 +65,84 @@ fn programs(others: &Others) -> Vec<Program> {
     ]
 }
 
-/// Sets where programs find our libraries and mpi4py.
-fn environment<'a>(command: &'a mut Command, others: &Others) -> &'a mut Command {
-    command.env("LD_LIBRARY_PATH", prefix().join("lib")).env("PYTHONPATH", &others.python)
+/// Sets where programs find our libraries, and mpi4py.
+fn environment<'a>(command: &'a mut Command, python: Option<&Path>) -> &'a mut Command {
+    command.env("LD_LIBRARY_PATH", prefix().join("lib")).envs(python.map(|folder| ("PYTHONPATH", folder)))
+}
+
+/// What a test is about: programs with two ranks, and the folder with mpi4py. Skips the test if it needs what
+/// is not there.
+fn what_runs(test: &str, ours: bool) -> Option<(Vec<Program>, Option<PathBuf>)> {
+    if ours {
+        if has("cc") {
+            return Some((kernel(), None));
+        }
+        tautline_skips::skip(test, "there is no C compiler (cc)");
+        return None;
+    }
+    match others() {
+        Ok(others) => Some((programs(&others), Some(others.python))),
+        Err(why) => {
+            tautline_skips::skip(test, why);
+            None
+        }
+    }
 }
 
 /// Runs all programs by `start`, which is given a program and its arguments.
-fn check_all(others: &Others, start: impl Fn(&[String]) -> Output) {
-    for Program { words, check } in programs(others) {
+fn check_all(programs: Vec<Program>, start: impl Fn(&[String]) -> Output) {
+    for Program { words, check } in programs {
         let output = start(&words);
         assert!(output.status.success() && check(&text(&output)), "{words:?}: {}", text(&output));
     }
 }
 
 /// Under hydra, the launcher of MPICH, through shared memory.
-#[test]
-fn programs_run_under_hydra() {
-    let skip = |why: &str| tautline_skips::skip("programs_run_under_hydra", why);
+fn under_hydra(test: &str, ours: bool) {
     if !has("mpiexec.hydra") {
-        return skip("mpiexec.hydra (mpich) is not installed");
+        return tautline_skips::skip(test, "mpiexec.hydra (mpich) is not installed");
     }
-    let others = match others() {
-        Ok(others) => others,
-        Err(why) => return skip(why),
-    };
-    check_all(&others, |words| {
+    let Some((programs, python)) = what_runs(test, ours) else { return };
+    check_all(programs, |words| {
         let mut command = Command::new("mpiexec.hydra");
-        run(environment(command.args(["-n", "2"]).args(words), &others))
+        run(environment(command.args(["-n", "2"]).args(words), python.as_deref()))
     });
 }
 
+#[test]
+fn our_kernel_runs_under_hydra() {
+    under_hydra("our_kernel_runs_under_hydra", true);
+}
+
+#[test]
+fn programs_run_under_hydra() {
+    under_hydra("programs_run_under_hydra", false);
+}
+
 /// By `srun --mpi=pmix` on two hosts.
+fn under_slurm(test: &str, ours: bool) {
+    if let Some(why) = slurm::lacks() {
+        return tautline_skips::skip(test, why);
+    }
+    let Some((programs, python)) = what_runs(test, ours) else { return };
+    let slurm = Slurm::new(test);
+    if !slurm.has_pmix() {
+        return tautline_skips::skip(test, slurm::NO_PMIX);
+    }
+    check_all(programs, |words| {
+        let mut command = slurm.controller("srun");
+        run(environment(command.args(["--mpi=pmix", "-N2", "-n2"]).args(words), python.as_deref()))
+    });
+}
+
+#[test]
+fn our_kernel_runs_under_slurm() {
+    under_slurm("our_kernel_runs_under_slurm", true);
+}
+
 #[test]
 fn programs_run_under_slurm() {
-    let skip = |why: &str| tautline_skips::skip("programs_run_under_slurm", why);
-    if let Some(why) = slurm::lacks() {
-        return skip(why);
-    }
-    let others = match others() {
-        Ok(others) => others,
-        Err(why) => return skip(why),
-    };
-    let slurm = Slurm::new("slurm-mpi");
-    if !slurm.has_pmix() {
-        return skip(slurm::NO_PMIX);
-    }
-    check_all(&others, |words| {
-        let mut command = slurm.controller("srun");
-        run(environment(command.args(["--mpi=pmix", "-N2", "-n2"]).args(words), &others))
-    });
+    under_slurm("programs_run_under_slurm", false);
 }
 
 /// Two namespaces with a link between them, which live as long as the processes in them.
@@ -149,17 +182,12 @@ impl Drop for Pair {
 }
 
 /// Over UDP between two hosts, with a static list of members.
-#[test]
-fn programs_run_over_udp_between_hosts() {
-    let skip = |why: &str| tautline_skips::skip("programs_run_over_udp_between_hosts", why);
+fn over_udp_between_hosts(test: &str, ours: bool) {
     if let Some(why) = tautline_skips::lacks_namespaces() {
-        return skip(why);
+        return tautline_skips::skip(test, why);
     }
-    let others = match others() {
-        Ok(others) => others,
-        Err(why) => return skip(why),
-    };
-    let (pair, folder) = (Pair::new(), folder("mpi-udp"));
+    let Some((programs, python)) = what_runs(test, ours) else { return };
+    let (pair, folder) = (Pair::new(), folder(test));
     let job = folder.join("job");
     let text = format!(
         "tautline-job 1\nkey {}\nrank $TEST_RANK\ndevice udp\nmember 0 10.216.0.1:9000\nmember 1 10.216.0.2:9000\n",
@@ -167,10 +195,10 @@ fn programs_run_over_udp_between_hosts() {
     );
     std::fs::write(&job, text).unwrap();
     assert!(Command::new("chmod").arg("600").arg(&job).status().unwrap().success());
-    check_all(&others, |words| {
+    check_all(programs, |words| {
         let started = [0, 1].map(|rank: usize| {
             let mut command = pair.command(rank, words);
-            environment(&mut command, &others).env("TAUTLINE_JOB_FILE", &job);
+            environment(&mut command, python.as_deref()).env("TAUTLINE_JOB_FILE", &job);
             command.env("TEST_RANK", rank.to_string());
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
         });
@@ -179,4 +207,14 @@ fn programs_run_over_udp_between_hosts() {
         first.stdout.extend(second.stdout);
         first
     });
+}
+
+#[test]
+fn our_kernel_runs_over_udp_between_hosts() {
+    over_udp_between_hosts("our_kernel_runs_over_udp_between_hosts", true);
+}
+
+#[test]
+fn programs_run_over_udp_between_hosts() {
+    over_udp_between_hosts("programs_run_over_udp_between_hosts", false);
 }

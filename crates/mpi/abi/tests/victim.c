@@ -20,7 +20,10 @@ static void check(int code) {
   int class;
   MPI_Error_class(code, &class);
   int expected = class == MPI_ERR_PROC_ABORTED || class == MPI_ERR_IN_STATUS;
-  fprintf(stderr, "rank %d: class %d at step %ld\n", rank, class, step);
+  char text[MPI_MAX_ERROR_STRING];
+  int len;
+  MPI_Error_string(code, text, &len);
+  fprintf(stderr, "rank %d: class %d at step %ld: %s\n", rank, class, step, text);
   MPI_Abort(MPI_COMM_WORLD, expected ? 7 : 8);
 }
 
