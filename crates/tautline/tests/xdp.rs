@@ -33,7 +33,7 @@ const PING_PONGS: u64 = 2_000;
 /// The content of the message with a number; its size varies up to most of a frame.
 fn message(number: u64) -> Vec<u8> {
     let narrow = std::env::var("TAUTLINE_XDP_ROLE").is_ok_and(|role| role == "narrow");
-    let len = 8 + (number * 37 % if narrow { 500 } else { 1_000 }) as usize;
+    let len = 8 + (number * 37 % if narrow { 400 } else { 1_000 }) as usize;
     let mut bytes: Vec<u8> = (0..len).map(|i| (i as u64 * 31 + number * 7) as u8).collect();
     bytes[..8].copy_from_slice(&number.to_le_bytes());
     bytes
@@ -323,7 +323,7 @@ fn an_xdp_node_and_a_udp_node() {
 fn a_small_mtu() {
     let Some(spaces) = spaces("a_small_mtu", Shape::default()) else { return };
     for side in 0..2 {
-        ip(&format!("-n {} link set v0 mtu 700", spaces.names[side])).unwrap();
+        ip(&format!("-n {} link set v0 mtu 540", spaces.names[side])).unwrap();
     }
     for devices in [["xdp", "xdp"], ["udp", "udp"], ["udp", "xdp"]] {
         let said = run_in(&spaces, "narrow", devices, |_| {});

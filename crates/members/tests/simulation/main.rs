@@ -58,7 +58,7 @@ fn members_agree_after_faults() {
         world.traces = one.is_some();
         world.run_with_faults(12);
         world.heal();
-        world.run_for(2 * (BOUND + SPREAD));
+        world.run_for(2 * BOUND);
         world.check_agreement(seed);
         let notices = world.take_notices();
         fenced += notices.iter().filter(|(_, notice)| matches!(notice, Notice::Fenced { .. })).count();
