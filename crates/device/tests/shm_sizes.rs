@@ -3,7 +3,9 @@
 mod shm_pair;
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::sync::{Mutex, PoisonError};
 
 use shm_pair::{TempDir, frame, pair};
@@ -40,6 +42,30 @@ fn resident() -> usize {
     segments.values().sum()
 }
 
+/// Bytes that the kernel holds for the segments that this process has mapped, touched by a process or not;
+/// `None` if this process may not ask.
+fn allocated() -> Option<usize> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let mut segments: BTreeMap<u64, usize> = BTreeMap::new();
+    for line in maps.lines().filter(|line| line.contains("memfd:tautline ")) {
+        // Nobody has a descriptor of it any more.
+        let file = format!("/proc/self/map_files/{}", line.split_whitespace().next().unwrap());
+        let file = match std::fs::metadata(file) {
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => return None,
+            file => file.unwrap(),
+        };
+        segments.insert(file.ino(), 512 * file.blocks() as usize);
+    }
+    Some(segments.values().sum())
+}
+
+/// Bytes of the segments that this process has mapped: resident ones, or all that are allocated if they are
+/// more.
+fn held() -> usize {
+    let resident = resident();
+    allocated().map_or(resident, |allocated| allocated.max(resident))
+}
+
 /// Makes pairs, whose ends are all in this process, and says what they cost.
 fn pairs(dir: &TempDir, listener: &Listener) -> Vec<(Shm, Shm)> {
     (0..PAIRS).map(|_| pair(listener, &dir.listener_path())).collect()
@@ -70,7 +96,10 @@ fn memory_of_quiet_pairs() {
     let dir = TempDir::new("sizes");
     let listener = Listener::bind(&dir.listener_path()).unwrap();
     let mut pairs = pairs(&dir, &listener);
-    let quiet = resident() / PAIRS;
+    if allocated().is_none() {
+        tautline_skips::skip("memory_of_quiet_pairs", "in part: what is allocated, which needs root");
+    }
+    let quiet = held() / PAIRS;
     assert!((1..=150 << 10).contains(&quiet), "{quiet} bytes for each quiet pair");
     let mut out = vec![0; pairs[0].0.max_frame()];
     for round in 0..1_000 {
@@ -83,7 +112,7 @@ fn memory_of_quiet_pairs() {
             }
         }
     }
-    let busy = resident() / PAIRS;
+    let busy = held() / PAIRS;
     assert!(busy <= 150 << 10, "{busy} bytes for each pair that exchanges 1 KiB");
     let (a, b) = &mut pairs[0];
     let mut sent = 0;
@@ -92,5 +121,5 @@ fn memory_of_quiet_pairs() {
         assert_eq!(std::iter::from_fn(|| b.pop(&mut out)).count(), sent);
     }
     assert!(sent >= 480 / 16, "{sent} frames of 16 KiB in flight");
-    assert!(resident() > PAIRS * busy + (300 << 10));
+    assert!(held() > PAIRS * busy + (300 << 10));
 }
