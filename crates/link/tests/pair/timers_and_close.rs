@@ -115,8 +115,8 @@ fn short_stops_of_our_own_are_no_silence() {
     }
 }
 
-/// Returns after what time a side notices that its peer is silent, if it is stopped so many times meanwhile, each
-/// time for 70 ms from when it should have sent a heartbeat.
+/// Returns after what time a side notices that its peer is silent, if it is stopped so many times meanwhile,
+/// each time for 70 ms from when it should have sent a heartbeat.
 fn silence_with_stops(stops: u64) -> Nanos {
     const STOP: Nanos = SECOND / 3 / 8 + 70 * MILLI;
     let mut world = World::open(6, &Config::default());
@@ -135,8 +135,8 @@ fn silence_with_stops(stops: u64) -> Nanos {
     at - cut
 }
 
-/// L-36: eight stops of our own from one frame of the peer to the next are no silence of the peer. A ninth one
-/// is.
+/// L-36: eight stops of our own from one frame of the peer to the next are no silence of the peer. A ninth
+/// one is.
 #[test]
 fn eight_stops_of_our_own_are_no_silence() {
     let without = silence_with_stops(0);
