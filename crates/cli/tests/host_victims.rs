@@ -1,10 +1,15 @@
 //! Jobs on two hosts in which a random process is killed, or a host's link is cut, at a random moment:
 //! everyone ends, and nothing is left on any host.
 
+#![allow(clippy::print_stdout)]
+
 mod common;
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Child, ExitStatus, Stdio};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use common::hosts::{Hosts, MARK, lacks_hosts, marked, parent_of};
@@ -15,19 +20,33 @@ use tautline::{Endpoint, Event, Short};
 const JOBS: u64 = 30;
 /// Jobs that run at the same time, each on hosts of its own.
 const WORKERS: u64 = 6;
-/// The longest time from the start to the death. A job takes about half of it until all ranks are up.
+/// Ranks of a job at its start.
+const RANKS: u32 = 4;
+/// The longest time until the death, from the start of the job or, every other time, from when all of its
+/// ranks have heard of each other.
 const MOMENT_MS: u64 = 800;
 
 /// The program of the jobs: every rank sends to every other, also to those that join, until it is ended. With
-/// `TAUTLINE_TEST_LEAVE` set it ends by itself when it is told of a death.
+/// `TAUTLINE_TEST_LEAVE` set it ends by itself when it is told of a death. With a path in `TAUTLINE_TEST_UP`,
+/// it creates a file there, named by its rank, when it has heard of every rank of the start.
 #[test]
 #[ignore = "a program of jobs"]
 fn chatter() {
     let leaves = std::env::var_os("TAUTLINE_TEST_LEAVE").is_some();
-    let ep = Endpoint::builder().watch_members().on_short("word", |_: Short<'_>| {}).join().unwrap();
+    let up = std::env::var("TAUTLINE_TEST_UP");
+    let heard = Rc::new(RefCell::new(BTreeSet::new()));
+    let hearing = heard.clone();
+    let builder = Endpoint::builder().watch_members().on_short("word", move |word: Short<'_>| {
+        hearing.borrow_mut().insert(word.from());
+    });
+    let ep = builder.join().unwrap();
     let handle = ep.handle();
-    let mut size = ep.size();
+    let (mut size, mut told) = (ep.size(), false);
     loop {
+        if !told && heard.borrow().len() as u32 + 1 >= RANKS {
+            told = true;
+            up.iter().for_each(|up| std::fs::write(format!("{up}{}", ep.rank()), "").unwrap());
+        }
         for peer in (0..size).filter(|peer| *peer != ep.rank()) {
             // Peers may be gone, or slow.
             let _ = handle.try_send(peer, "word", b"word");
@@ -81,13 +100,16 @@ fn random_victims() {
         let hosts = Hosts::new(&format!("victims-{worker}"));
         mark_agents(&hosts);
         let mine = (worker..jobs).step_by(WORKERS as usize);
-        mine.map(|job| one_job(&hosts, first + job, job)).count() as u64
+        mine.map(|job| one_job(&hosts, first + job, job)).collect::<Vec<bool>>()
     };
-    let done = std::thread::scope(|scope| {
+    let up: Vec<bool> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..WORKERS).map(|worker| scope.spawn(move || work(worker))).collect();
-        workers.into_iter().map(|worker| worker.join().unwrap()).sum()
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
     });
+    let (done, up) = (up.len() as u64, up.iter().filter(|up| **up).count() as u64);
+    println!("{up} of {done} jobs were up when somebody died");
     assert_eq!(jobs, done);
+    assert!(up >= jobs / 2, "{up} of {done} jobs were up when somebody died");
     tautline_skips::did(done);
 }
 
@@ -103,22 +125,30 @@ fn mark_agents(hosts: &Hosts) {
     write_program(&hosts.folder.join("agent"), &script);
 }
 
-fn one_job(hosts: &Hosts, seed: u64, job: u64) {
+/// True if the job was up when somebody died: all of its ranks had heard of each other.
+fn one_job(hosts: &Hosts, seed: u64, job: u64) -> bool {
     let mut random = Random(seed);
     // Each kind in turn, so that none is missing, and at each worker.
     let victim = VICTIMS[(job + job / WORKERS) as usize % VICTIMS.len()];
     let keeps_going = random.below(2) == 1;
     let grows = random.below(2) == 1;
     let moment = Duration::from_millis(random.below(MOMENT_MS));
-    let what =
-        format!("seed {seed}: {victim:?} after {moment:?}, keeps going: {keeps_going}, grows: {grows}");
+    let waits = job.is_multiple_of(2);
+    let what = format!(
+        "seed {seed}: {victim:?} after {moment:?}, keeps going: {keeps_going}, grows: {grows}, waits: {waits}"
+    );
     let mark = format!("{}-{job}", std::process::id());
     std::fs::write(hosts.folder.join("mark"), &mark).unwrap();
     let mut launcher = start(hosts, keeps_going, &mark);
+    let up = || (0..RANKS).all(|rank| Path::new(&format!("{}{rank}", up_file(hosts, &mark))).exists());
+    if waits {
+        until(PATIENCE, up);
+    }
     std::thread::sleep(moment / 2);
     // It is refused if the job has not begun, or ends.
     let mut join = grows.then(|| join(hosts, &launcher, &mark));
     std::thread::sleep(moment / 2);
+    let was_up = up();
     if victim == Victim::Link {
         hosts.set_link("down");
     } else {
@@ -138,6 +168,12 @@ fn one_job(hosts: &Hosts, seed: u64, job: u64) {
     if victim == Victim::Link {
         hosts.set_link("up");
     }
+    was_up
+}
+
+/// Where the ranks of a job say that it is up.
+fn up_file(hosts: &Hosts, mark: &str) -> String {
+    format!("{}/up-{mark}-", hosts.folder.display())
 }
 
 /// Waits for a launcher, or for a command that joins its job. A launcher gives a host 60 s to answer, if the
@@ -156,7 +192,8 @@ fn ended(launcher: &mut Child, what: &str) -> ExitStatus {
 fn start(hosts: &Hosts, keeps_going: bool, mark: &str) -> Child {
     let agent = hosts.folder.join("agent");
     let agent = agent.to_str().unwrap();
-    let mut options = vec!["-n", "4", "--hosts", "a:2,b:2", "--grace", "0.2", "--agent", agent];
+    let up = format!("TAUTLINE_TEST_UP={}", up_file(hosts, mark));
+    let mut options = vec!["-n", "4", "--hosts", "a:2,b:2", "--grace", "0.2", "--agent", agent, "--env", &up];
     if keeps_going {
         options.extend(["--keep-going", "--env", "TAUTLINE_TEST_LEAVE=1"]);
     }
