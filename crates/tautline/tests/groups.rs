@@ -1,5 +1,6 @@
 //! Groups of ranks and their collectives, against serial models.
 
+use crate::common::network_faults::FaultsMet;
 use crate::common::{config, draw, join, run_over};
 use tautline::group::{Algorithm, Call, Choice, Choices, Collective, Group, Kind, Max, Sum};
 use tautline::node::device::fault::Faults;
@@ -66,6 +67,7 @@ fn collectives_under_faults_equal_their_models() {
     let faults = Faults::with(|faults| {
         (faults.loss, faults.duplicate, faults.reorder, faults.reorder_by) = (0.02, 0.05, 0.1, 4);
     });
+    let met = FaultsMet::default();
     for n in 1..=17 {
         run_over(DeviceName::Udp, n, |job| {
             let seed = u64::from(job.rank) + 1;
@@ -77,9 +79,11 @@ fn collectives_under_faults_equal_their_models() {
             let group = world.with_choices(tables[n % tables.len()].clone()).unwrap();
             check_all(&group, &[if n < 6 { 3_001 } else { 61 }]);
             world.barrier().unwrap();
+            met.add(&ep);
             ep.close().unwrap();
         });
     }
+    met.check();
 }
 
 /// The same over datagrams, and with messages of which only the envelope is sent at first.

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::common::network_faults::FaultsMet;
 use crate::common::{config, join, run_over};
 use tautline::node::device::fault::Faults;
 use tautline::{DeviceName, Endpoint, Error, Job};
@@ -27,7 +28,7 @@ fn content(member: usize, round: u64) -> Vec<u8> {
 #[test]
 fn puts_reach_every_copy() {
     for (device, faulty) in [(DeviceName::Shm, false), (DeviceName::Udp, false), (DeviceName::Udp, true)] {
-        let n = 4;
+        let (n, met) = (4, FaultsMet::default());
         run_over(device, n, |job| {
             let ep = enter(job, faulty);
             let world = ep.world().unwrap();
@@ -61,8 +62,12 @@ fn puts_reach_every_copy() {
                 assert_eq!(copy.read_u64(words + member as u64 * 8).unwrap(), ROUNDS);
             }
             world.barrier().unwrap();
+            met.add(&ep);
             ep.close().unwrap();
         });
+        if faulty {
+            met.check();
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::common::network_faults::FaultsMet;
 use crate::common::{Limit, config, job_beside_an_absent_rank, join, run, run_over};
 use tautline::node::device::fault::Faults;
 use tautline::node::limits::MAX_RUNNING;
@@ -313,6 +314,7 @@ fn calls_run_at_most_once() {
         (faults.reorder, faults.reorder_by) = (0.1, 16);
     });
     for (device, fault) in [(DeviceName::Udp, Some((11, faults))), (DeviceName::Shm, None)] {
+        let met = FaultsMet::default();
         run_over(device, 2, |job| {
             let rpc = Rpc::new();
             let runs = Rc::new(RefCell::new(vec![0; CALLS as usize]));
@@ -364,10 +366,14 @@ fn calls_run_at_most_once() {
                 }
             }
             let caller = ep.rank() == 1;
+            met.add(&ep);
             part(ep, &ended);
             for (number, runs) in runs.borrow().iter().enumerate().filter(|_| !caller) {
                 assert!(*runs == 1 || *runs == 0 && number % 5 == 4, "call {number} ran {runs} times");
             }
         });
+        if fault.is_some() {
+            met.check();
+        }
     }
 }

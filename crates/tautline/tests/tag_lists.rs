@@ -1,5 +1,6 @@
 //! Receives in any order and by any call, against a plain list of what was sent.
 
+use crate::common::network_faults::FaultsMet;
 use crate::common::{config, join, run_over};
 use crate::tags::{DEVICES, content, enter, meet};
 use tautline::node::device::fault::Faults;
@@ -28,6 +29,7 @@ fn messages_of_four_threads_equal_their_lists() {
         (faults.loss, faults.duplicate, faults.reorder, faults.reorder_by) = (0.02, 0.05, 0.1, 4);
     });
     for (device, faulty) in [(DeviceName::Shm, false), (DeviceName::Udp, false), (DeviceName::Udp, true)] {
+        let met = FaultsMet::default();
         run_over(device, 2, |job| {
             let seed = u64::from(job.rank) + 1;
             let config = config(|config| config.fault = faulty.then_some((seed, faults)));
@@ -42,8 +44,12 @@ fn messages_of_four_threads_equal_their_lists() {
                 }
             });
             meet(&ep, &tags);
+            met.add(&ep);
             ep.close().unwrap();
         });
+        if faulty {
+            met.check();
+        }
     }
 }
 

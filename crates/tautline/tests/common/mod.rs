@@ -3,6 +3,7 @@
 
 pub mod launch;
 pub mod log;
+pub mod network_faults;
 pub mod pair;
 pub mod survivor;
 pub mod talker;
