@@ -191,13 +191,15 @@ fn begun_messages_reserve_nothing() {
             }
         });
         assert!(largest <= 16 * MIB, "{handler}: {largest} bytes were requested at once");
-        assert!(grown <= 3 * 1024 * BEGUN, "{handler}: {begun} messages cost {grown} bytes");
+        println!("{handler}: {begun} messages cost {grown} bytes");
+        assert!(grown <= 3 * 1024 * begun, "{handler}: {begun} messages cost {grown} bytes");
         let (grown, ..) = attacked(DEVICES[i % 2], collectors(), move |attacker| {
             for _ in 0..1000 {
                 attacker.begin(handler, MODEST as u64, b"x").unwrap();
             }
         });
-        assert!(grown <= 1000 * MODEST / 4, "{handler}: 1000 claims of 512 KiB cost {grown} bytes");
+        println!("{handler}: 1000 claims of 512 KiB cost {grown} bytes");
+        assert!(grown <= 1000 * 4096, "{handler}: 1000 claims of 512 KiB cost {grown} bytes");
     }
 }
 
