@@ -1,5 +1,7 @@
 //! Groups of ranks and their collectives, against serial models.
 
+use std::cell::RefCell;
+
 use crate::common::network_faults::FaultsMet;
 use crate::common::{config, draw, join, run_over};
 use tautline::group::{Algorithm, Call, Choice, Choices, Collective, Group, Kind, Max, Sum};
@@ -160,6 +162,8 @@ fn typed_collectives() {
 /// at any time; both follow the table, what an operation allows, and where the members turn out to be.
 #[test]
 fn algorithms_are_told() {
+    const SHARED: [&str; 7] =
+        ["barrier", "broadcast", "all-gather", "reduce", "all-reduce", "all-to-all", "reduce-scatter"];
     let told = |ep: &Endpoint| {
         ep.progress().unwrap();
         let events = std::iter::from_fn(|| ep.poll_event());
@@ -180,6 +184,12 @@ fn algorithms_are_told() {
                 job.members = members.map(|(member, host)| member.clone().on_host(HostId(host))).collect();
             }
             let (ep, world) = enter(job);
+            let heard = RefCell::new(Vec::new());
+            let told = |ep: &Endpoint| {
+                let told = told(ep);
+                heard.borrow_mut().extend_from_slice(&told);
+                told
+            };
             assert_eq!(told(&ep), []);
             for _ in 0..2 {
                 world.barrier().unwrap();
@@ -194,7 +204,7 @@ fn algorithms_are_told() {
             assert_eq!(world.algorithm(&Call::Barrier).unwrap().name(), afterwards);
             // Other numbers of members are told of anew, other groups of as many are not.
             let two = world.subset(&[0, 2]).unwrap();
-            let _ = told(&ep);
+            told(&ep);
             world.duplicate().unwrap().barrier().unwrap();
             assert!(told(&ep).iter().all(|(name, ..)| *name != "barrier"));
             if let Some(two) = two {
@@ -212,10 +222,45 @@ fn algorithms_are_told() {
                 assert_eq!(ring.algorithm(&call), Some(algorithm));
             }
             assert_eq!(ring.algorithm(&Call::Scan { len: 8, with: addition() }), None);
+            all_kinds_through_memory(&world, device == DeviceName::Shm);
+            told(&ep);
+            let kinds = Kind::ALL.into_iter().map(Kind::name);
+            let through_memory = |kind: &&str| {
+                heard.borrow().iter().any(|(name, algorithm, members, _)| {
+                    (*name, *algorithm, *members) == (*kind, "shared", 3)
+                })
+            };
+            let expected = if device == DeviceName::Shm { &SHARED[..] } else { &[] };
+            assert_eq!(kinds.filter(through_memory).collect::<Vec<_>>(), expected);
             world.barrier().unwrap();
             ep.close().unwrap();
         });
     }
+}
+
+/// Every kind of collective that can go through shared memory does, if the members share it and the table
+/// says so.
+fn all_kinds_through_memory(world: &Group, shared: bool) {
+    let kinds = Kind::ALL.into_iter().filter(|kind| kind.algorithms().contains(&Algorithm::Shared));
+    let (bytes, members, algorithm) = (usize::MAX, usize::MAX, Algorithm::Shared);
+    let lines = kinds.map(|kind| Choice { kind, bytes, members, algorithm });
+    let group = world.with_choices(Choices::with(lines)).unwrap();
+    (0..5).for_each(|_| group.barrier().unwrap());
+    let (me, with, lens) = (group.member(), addition(), vec![8; 3]);
+    let calls = [
+        (Call::Broadcast { root: 1, len: 8 }, if me == 1 { 8 } else { 0 }),
+        (Call::Reduce { root: 1, len: 8, with: with.clone() }, 8),
+        (Call::AllReduce { len: 8, with: with.clone() }, 8),
+        (Call::AllGather { len: 8 }, 8),
+        (Call::AllGatherVaried { lens: lens.clone() }, 8),
+        (Call::AllToAll { len: 8 }, 24),
+        (Call::ReduceScatter { lens, with }, 24),
+    ];
+    for (call, input) in calls {
+        group.run(&call, &vec![0; input]).unwrap();
+        assert_eq!(group.algorithm(&call) == Some(Algorithm::Shared), shared, "{call:?}");
+    }
+    assert_eq!(group.algorithm(&Call::Barrier) == Some(Algorithm::Shared), shared);
 }
 
 /// G-5: values that are in their place already, and those that are replaced.
