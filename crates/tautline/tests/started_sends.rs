@@ -419,7 +419,7 @@ fn a_stalled_send_warns() {
             let ((), lines) = logged(|_| ep.send(1, "data", &pattern(LONG, 0)).unwrap());
             assert!(started.elapsed() >= Duration::from_secs(4));
             let [(Level::WARN, line)] = &lines[..] else { panic!("{lines:?}") };
-            for part in ["peer=1", "handler=data", "bytes=", "start_send", "exchange"] {
+            for part in ["peer=1", "handler=data", "bytes=", "no progress for 3s", "start_send", "exchange"] {
                 assert!(line.contains(part), "no {part} in {line}");
             }
             ep.send(1, "data", b"").unwrap();
