@@ -29,6 +29,7 @@ mod multicast_memory;
 mod paths;
 mod peers;
 mod pieces;
+mod promised_numbers;
 mod refusals;
 mod registration;
 mod rpc;
