@@ -17,6 +17,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::ThreadId;
 use std::time::Duration;
 
+use crate::common::sleeps::driver_sleeps;
 use crate::common::{config, join, run_over};
 use tautline::rpc::{CallError, Rpc};
 use tautline::{AsyncEndpoint, Builder, Config, DeviceName, Endpoint, Job, Short};
@@ -329,6 +330,7 @@ fn on_tokio(runtime: &tokio::runtime::Runtime, job: Job) -> (Side, Endpoint) {
     tokio::task::LocalSet::new().block_on(runtime, async {
         let driver = tokio::task::spawn_local(counted(side.turns.clone(), tautline::tokio::drive(&ep)));
         side.run(ep.to_async()).await;
+        driver_sleeps(|| side.turns.now()).await;
         driver.abort();
     });
     (side, ep)
@@ -385,7 +387,10 @@ fn smol() {
         let side = Side::new(Rc::new(Smol(tasks.clone())));
         let ep = join(side.builder(), job);
         let driver = tasks.spawn(drive_with_smol(ep.clone(), side.turns.clone()));
-        async_io::block_on(tasks.run(side.run(ep.to_async())));
+        async_io::block_on(tasks.run(async {
+            side.run(ep.to_async()).await;
+            driver_sleeps(|| side.turns.now()).await;
+        }));
         drop(driver);
         (side, ep)
     });

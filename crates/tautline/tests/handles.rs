@@ -3,13 +3,13 @@
 
 use std::cell::RefCell;
 use std::future::Future;
-use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use crate::common::sleeps::{driver_sleeps, extract_in_runtime};
 use crate::common::{config, join, pattern, run_over};
 use tautline::memory::{Cookie, Rights};
 use tautline::rpc::{CallError, Replier, Rpc};
@@ -17,7 +17,6 @@ use tautline::{
     AsyncHandle, Builder, Config, DeviceName, Endpoint, Error, Handle, Job, Message, PeerState, SendError,
     Short, Waiting,
 };
-use tokio::io::unix::AsyncFd;
 
 const DEVICES: [DeviceName; 2] = [DeviceName::Shm, DeviceName::Udp];
 
@@ -402,20 +401,6 @@ fn cancelled_futures() {
     }
 }
 
-/// Extracts for ever; the runtime waits for the descriptor.
-async fn extract_in_runtime(ep: &Endpoint) {
-    // SAFETY: the descriptor is borrowed from `ep`, which keeps it open for longer than the registration.
-    let descriptor = unsafe { AsyncFd::register(ep.as_fd()) }.unwrap();
-    loop {
-        ep.extract(usize::MAX).unwrap();
-        if ep.arm().unwrap() {
-            descriptor.readable().await.unwrap().clear_ready();
-        } else {
-            tokio::task::yield_now().await;
-        }
-    }
-}
-
 /// N-6: 10,000 calls of tasks on a multi-threaded runtime, while a task of another thread drives the endpoint
 /// and sleeps on its descriptor.
 #[test]
@@ -438,9 +423,14 @@ fn tokio_with_several_threads() {
             });
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let sum = runtime.block_on(async {
+                let done = async {
+                    let sum = ended.recv().await.unwrap();
+                    driver_sleeps(|| ep.counters().device.receive_calls).await;
+                    sum
+                };
                 tokio::select! {
                     () = extract_in_runtime(&ep) => unreachable!(),
-                    sum = ended.recv() => sum.unwrap(),
+                    sum = done => sum,
                 }
             });
             worker.join().unwrap();

@@ -4,12 +4,14 @@
 use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use crate::common::{FEW_SLEEPS, Limit, config, jobs, join, run};
+use crate::common::sleeps::Arms;
+use crate::common::{FEW_SLEEPS, Limit, config, jobs, join, run, run_over};
 use rustix::event::epoll;
-use tautline::{Config, Endpoint, Message, Short, Waiting};
+use tautline::{Config, DeviceName, Endpoint, Message, Short, Waiting};
 
 /// Longer than a test may take: a timer that expires so late hides no lost wake-up.
 const NEVER: u64 = 3_600_000_000_000;
@@ -22,15 +24,18 @@ fn pinged(job: tautline::Job, config: Config) -> (Endpoint, Rc<Cell<u64>>) {
     (join(builder.config(config), job), count)
 }
 
-/// Plays ping-pong; `wait` is called while a message is missing. Returns the longest round trip except the
-/// first.
-fn ping_pong(
+/// Plays ping-pong over one device; `wait` is called while a message is missing, and `before` before each
+/// message is sent. Returns the sleeps inside the library of both sides. Prints the longest round trip except
+/// the first.
+fn ping_pong_over(
+    device: DeviceName,
     rounds: u64,
     configs: &[Config; 2],
+    before: impl Fn(&Endpoint, u64) + Sync,
     wait: impl Fn(&Endpoint, &dyn Fn() -> bool) + Sync,
-) -> Duration {
-    let worst = Mutex::new(Duration::ZERO);
-    run(2, |job| {
+) -> u64 {
+    let (worst, sleeps) = (Mutex::new(Duration::ZERO), AtomicU64::new(0));
+    run_over(device, 2, |job| {
         let config = configs[job.rank as usize].clone();
         let (ep, count) = pinged(job, config);
         let other = 1 - ep.rank();
@@ -38,19 +43,49 @@ fn ping_pong(
         for i in 0..rounds {
             let start = Instant::now();
             if ep.rank() == 0 {
+                before(&ep, i);
                 ep.send(other, ping, b"ping").unwrap();
             }
             wait(&ep, &|| count.get() > i);
             if ep.rank() == 1 {
+                before(&ep, i);
                 ep.send(other, ping, b"pong").unwrap();
             } else if i > 0 {
                 let mut worst = worst.lock().unwrap();
                 *worst = start.elapsed().max(*worst);
             }
         }
+        sleeps.fetch_add(ep.counters().sleeps, Ordering::Relaxed);
         ep.close().unwrap();
     });
-    worst.into_inner().unwrap()
+    report(worst.into_inner().unwrap());
+    sleeps.into_inner()
+}
+
+/// In one of this many rounds each side sends when the other one has armed.
+const HELD: u64 = 10;
+
+/// Plays ping-pong with both sides asleep on their descriptors in every tenth round at least: each waits
+/// there for the other one to sleep. In all others, messages come at whatever moment.
+fn armed_ping_pong(rounds: u64, wait: impl Fn(&Endpoint, &Arms, &dyn Fn() -> bool) + Sync) {
+    for device in [DeviceName::Udp, DeviceName::Shm] {
+        let arms = [Arms::default(), Arms::default()];
+        let before = |ep: &Endpoint, round: u64| {
+            if round % HELD == HELD - 1 {
+                arms[1 - ep.rank() as usize].until_asleep();
+            }
+        };
+        ping_pong_over(device, rounds, &parked(), before, |ep, done| {
+            wait(ep, &arms[ep.rank() as usize], done);
+        });
+        check_arms(device, &arms, rounds);
+    }
+}
+
+fn check_arms(device: DeviceName, arms: &[Arms; 2], rounds: u64) {
+    let counts = arms.each_ref().map(Arms::count);
+    println!("{device}: {counts:?} sleeps in {rounds} rounds");
+    assert!(counts.iter().all(|count| *count >= rounds / HELD), "{device}: only {counts:?} sleeps");
 }
 
 fn policy(waiting: Waiting) -> Config {
@@ -77,22 +112,31 @@ fn ping_pong_under_every_policy() {
     let all = [Waiting::Spin, Waiting::SpinThenPark, Waiting::Park];
     for zero in all {
         for one in all {
-            ping_pong(200, &[policy(zero), policy(one)], |ep, done| ep.run_until(done).unwrap());
+            for device in [DeviceName::Udp, DeviceName::Shm] {
+                let configs = [policy(zero), policy(one)];
+                ping_pong_over(device, 200, &configs, |_, _| {}, |ep, done| ep.run_until(done).unwrap());
+            }
         }
     }
 }
 
-/// N-6, N-7: no wake-up is lost in 20,000 ping-pongs with both sides asleep in between.
+/// N-6, N-7: no wake-up is lost in 20,000 ping-pongs with both sides asleep in between. One that finds its
+/// message at once need not sleep; in most rounds, one side does.
 #[test]
 fn no_lost_wake_up() {
-    let worst = ping_pong(20_000, &parked(), |ep, done| ep.run_until(done).unwrap());
-    report(worst);
+    const ROUNDS: u64 = 20_000;
+    for device in [DeviceName::Udp, DeviceName::Shm] {
+        let wait = |ep: &Endpoint, done: &dyn Fn() -> bool| ep.run_until(done).unwrap();
+        let sleeps = ping_pong_over(device, ROUNDS, &parked(), |_, _| {}, wait);
+        println!("{device}: {sleeps} sleeps in {ROUNDS} rounds");
+        assert!(sleeps >= ROUNDS / 2, "{device}: {sleeps} sleeps in {ROUNDS} rounds");
+    }
 }
 
 /// N-6: the same with `arm` and epoll.
 #[test]
 fn epoll_loop() {
-    let worst = ping_pong(3000, &parked(), |ep, done| {
+    armed_ping_pong(3000, |ep, arms, done| {
         let outer = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
         epoll::add(&outer, ep.as_fd(), epoll::EventData::new_u64(0), epoll::EventFlags::IN).unwrap();
         loop {
@@ -100,19 +144,19 @@ fn epoll_loop() {
             if done() {
                 break;
             }
-            if ep.arm().unwrap() {
+            if arms.arm(ep) {
                 let mut events = Vec::with_capacity(4);
                 epoll::wait(&outer, rustix::buffer::spare_capacity(&mut events), None).unwrap();
+                arms.awake();
             }
         }
     });
-    report(worst);
 }
 
 /// N-6: the same with mio, whose epoll is edge-triggered.
 #[test]
 fn mio_loop() {
-    let worst = ping_pong(3000, &parked(), |ep, done| {
+    armed_ping_pong(3000, |ep, arms, done| {
         let mut poll = mio::Poll::new().unwrap();
         let raw = ep.as_fd().as_raw_fd();
         let mut source = mio::unix::SourceFd(&raw);
@@ -123,52 +167,62 @@ fn mio_loop() {
             if done() {
                 break;
             }
-            if ep.arm().unwrap() {
+            if arms.arm(ep) {
                 poll.poll(&mut events, None).unwrap();
+                arms.awake();
             }
         }
     });
-    report(worst);
 }
 
 /// N-6: the same with tokio, one registration for all rounds.
 #[test]
 fn tokio_loop() {
     const ROUNDS: u64 = 3000;
-    let worst = Mutex::new(Duration::ZERO);
-    run(2, |job| {
-        let [config, _] = parked();
-        let (ep, count) = pinged(job, config);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            // SAFETY: the descriptor is borrowed from `ep`, which lives longer than the registration.
-            let descriptor = unsafe { tokio::io::unix::AsyncFd::register(ep.as_fd()) }.unwrap();
-            for i in 0..ROUNDS {
-                let start = Instant::now();
-                if ep.rank() == 0 {
-                    ep.send(1, "ping", b"ping").unwrap();
+    for device in [DeviceName::Udp, DeviceName::Shm] {
+        let (worst, arms) = (Mutex::new(Duration::ZERO), [Arms::default(), Arms::default()]);
+        run_over(device, 2, |job| {
+            let [config, _] = parked();
+            let (ep, count) = pinged(job, config);
+            let (own, others) = (&arms[ep.rank() as usize], &arms[1 - ep.rank() as usize]);
+            let send = |round: u64| {
+                if round % HELD == HELD - 1 {
+                    others.until_asleep();
                 }
-                loop {
-                    ep.extract(usize::MAX).unwrap();
-                    if count.get() > i {
-                        break;
+                ep.send(1 - ep.rank(), "ping", b"ping").unwrap();
+            };
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                // SAFETY: the descriptor is borrowed from `ep`, which lives longer than the registration.
+                let descriptor = unsafe { tokio::io::unix::AsyncFd::register(ep.as_fd()) }.unwrap();
+                for i in 0..ROUNDS {
+                    let start = Instant::now();
+                    if ep.rank() == 0 {
+                        send(i);
                     }
-                    if ep.arm().unwrap() {
-                        descriptor.readable().await.unwrap().clear_ready();
+                    loop {
+                        ep.extract(usize::MAX).unwrap();
+                        if count.get() > i {
+                            break;
+                        }
+                        if own.arm(&ep) {
+                            descriptor.readable().await.unwrap().clear_ready();
+                            own.awake();
+                        }
+                    }
+                    if ep.rank() == 1 {
+                        send(i);
+                    } else if i > 0 {
+                        let mut worst = worst.lock().unwrap();
+                        *worst = start.elapsed().max(*worst);
                     }
                 }
-                if ep.rank() == 1 {
-                    ep.send(0, "ping", b"pong").unwrap();
-                } else if i > 0 {
-                    let mut worst = worst.lock().unwrap();
-                    *worst = start.elapsed().max(*worst);
-                }
-            }
+            });
+            ep.close().unwrap();
         });
-        ep.close().unwrap();
-    });
-    let worst = worst.into_inner().unwrap();
-    report(worst);
+        report(worst.into_inner().unwrap());
+        check_arms(device, &arms, ROUNDS);
+    }
 }
 
 /// N-6: a handler that waits for room is woken when there is some, also in the program's own loop.
@@ -249,7 +303,6 @@ fn unread_events_do_not_keep_awake() {
 /// to sleep.
 #[test]
 fn wake_ups_while_arming_are_not_lost() {
-    use std::sync::atomic::{AtomicU64, Ordering};
     const CALLS: u64 = 20_000;
     /// How often the other thread looks for its turn before it sleeps: awake, it calls while we prepare.
     const LOOKS: u32 = 1_000;

@@ -5,6 +5,7 @@ pub mod launch;
 pub mod log;
 pub mod network_faults;
 pub mod pair;
+pub mod sleeps;
 pub mod survivor;
 pub mod talker;
 pub mod victim;
