@@ -45,8 +45,7 @@ fn puts_without_extracting() {
 }
 
 /// N-13: operations on the memory of a program that computes are served at once: they ring for its watchdog.
-/// By its timer alone, which is due ten times a second, these operations would take 100 s; the test ends
-/// after 60.
+/// A watchdog that is awake for another reason is not rung for; half of the operations ring at least.
 #[test]
 fn a_computing_owner_is_rung_for() {
     const OPERATIONS: u64 = 1_000;
@@ -62,13 +61,16 @@ fn a_computing_owner_is_rung_for() {
             assert_eq!(aperture.read_u64(0).unwrap(), OPERATIONS);
         } else {
             let remote = pair.take_cookie();
+            let rings = || pair.ep.counters().local.rings;
             for i in 0..OPERATIONS {
                 assert_eq!(remote.fetch_add(0, 1).unwrap().wait().unwrap(), i);
+                if rings() < i.saturating_sub(20) / 2 {
+                    break;
+                }
             }
-            let rings = pair.ep.counters().local.rings;
-            println!("{rings} rings for {OPERATIONS} operations");
-            assert!(rings > 0);
             done.store(true, Ordering::Release);
+            println!("{} rings for {OPERATIONS} operations", rings());
+            assert!(rings() >= OPERATIONS / 2, "the peer is not rung for");
         }
         pair.close();
     });
