@@ -5,6 +5,8 @@
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
@@ -114,8 +116,9 @@ impl Attacker {
     }
 }
 
-/// Runs `attack` as rank 1 while rank 0 extracts. Returns by how much memory grew meanwhile, at most, the
-/// largest request to the allocator, and the failures of handlers.
+/// Runs `attack` as rank 1 while rank 0 extracts, until rank 0 has received all of it or ended the channel.
+/// Returns by how much memory grew meanwhile, at most, the largest request to the allocator, and the failures
+/// of handlers.
 fn attacked(
     device: DeviceName,
     builder: Builder,
@@ -125,8 +128,9 @@ fn attacked(
     let mut all = jobs(2);
     all.iter_mut().for_each(|job| job.device = Some(device));
     let hostile = all.pop().unwrap();
-    let ep = join(builder.on_short("over", |_| {}), all.pop().unwrap());
-    let (done, over) = mpsc::channel();
+    let overs = Rc::new(Cell::new(0));
+    let count = overs.clone();
+    let ep = join(builder.on_short("over", move |_| count.set(count.get() + 1)), all.pop().unwrap());
     let (go_on, wait) = mpsc::channel::<()>();
     let thread = std::thread::spawn(move || {
         let attacker = Attacker::join(hostile);
@@ -135,18 +139,20 @@ fn attacked(
         wait.recv().unwrap();
         attack(&attacker);
         let _ = attacker.until_room(|| attacker.0.try_send(0, key, b""));
-        done.send(()).unwrap();
+        // Until the other side has seen it.
+        let _ = wait.recv();
     });
     ep.serve(1).unwrap();
     let before = LIVE.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);
     LARGEST.store(0, Ordering::Relaxed);
     go_on.send(()).unwrap();
-    while over.try_recv().is_err() {
+    while overs.get() < 2 && ep.peer_state(1) == Some(PeerState::Up) {
         ep.extract(usize::MAX).unwrap();
         ep.wait(Some(Duration::from_millis(1))).unwrap();
     }
     ep.extract(usize::MAX).unwrap();
+    drop(go_on);
     let grown = PEAK.load(Ordering::Relaxed).saturating_sub(before);
     let largest = LARGEST.load(Ordering::Relaxed);
     let failures = std::iter::from_fn(|| ep.poll_failure()).map(|failure| failure.reason).collect();

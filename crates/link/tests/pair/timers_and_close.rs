@@ -21,21 +21,19 @@ fn death_by_silence() {
         world.run(rng.below(SECOND));
         let cut = world.now;
         world.pipes.iter_mut().for_each(|p| p.faults.cut = true);
-        assert!(
-            world.run_until_true(2 * silence, |w| w.deaths().len() == 2),
-            "seed {seed}\n{}",
-            world.report()
-        );
+        // When each side heard of the other for the last time.
+        let mut heard = [0; 2];
+        while world.deaths().len() < 2 {
+            for (side, heard) in heard.iter_mut().enumerate() {
+                *heard = world.sides[side].peering.link().map_or(*heard, Link::heard_at);
+            }
+            assert!(world.now < cut + 2 * silence, "seed {seed}\n{}", world.report());
+            world.run(silence / 64);
+        }
         for (side, at, why) in world.deaths() {
             assert_eq!(why, Death::Silence);
-            let took = at - cut;
-            // The last frame arrived at most one exchange of heartbeats before the cut.
-            let least = silence - silence / 4 - silence / 8 - MILLI;
-            assert!(
-                (least..=silence + MILLI).contains(&took),
-                "seed {seed}, side {side}: {} ms",
-                took / MILLI
-            );
+            let took = at - heard[side];
+            assert!(took.abs_diff(silence) <= MILLI, "seed {seed}, side {side}: {} ms", took / MILLI);
         }
         // Nothing more is sent, and all tokens are freed.
         let offered = world.pipes.each_ref().map(|p| p.offered);
