@@ -77,7 +77,7 @@ pub(crate) struct SendQueue {
     /// Tokens of slots that are no longer needed.
     freed: Vec<Token>,
     /// Slots that were not acknowledged when the link ended, with their lengths.
-    abandoned: Vec<(Token, u32)>,
+    abandoned: Box<[(Token, u32)]>,
 }
 
 impl SendQueue {
@@ -96,7 +96,7 @@ impl SendQueue {
             lost: VecDeque::new(),
             fragmenting: None,
             freed: Vec::new(),
-            abandoned: Vec::new(),
+            abandoned: Box::default(),
         }
     }
 
@@ -419,12 +419,12 @@ impl SendQueue {
 
     /// Removes all slots and frees their tokens.
     pub(crate) fn clear(&mut self) {
-        for slot in self.slots.drain(..) {
-            if slot.state != SlotState::Acknowledged {
-                self.freed.push(slot.token);
-                self.abandoned.push((slot.token, slot.len));
-            }
-        }
+        let mut abandoned = std::mem::take(&mut self.abandoned).into_vec();
+        let before = abandoned.len();
+        let left = self.slots.drain(..).filter(|slot| slot.state != SlotState::Acknowledged);
+        abandoned.extend(left.map(|slot| (slot.token, slot.len)));
+        self.freed.extend(abandoned[before..].iter().map(|(token, _)| *token));
+        self.abandoned = abandoned.into();
         self.priority_unsent = 0;
         self.base = self.next;
         self.priority_from = self.next;

@@ -21,7 +21,6 @@ pub(crate) use iface::interface_mtu;
 pub(crate) use queues::Queues;
 pub(crate) use recv::{Received, RxVectors, receive_from};
 pub(crate) use rustix::io::Errno;
-pub(crate) use rustix::net::SocketAddrAny;
 pub(crate) use send::{Train, TxVectors, send_connected, send_to};
 pub(crate) use socket::{
     adopt_socket, drops, has_gso, open_connected, open_socket, path_mtu, receive_buffer, set_buffers,

@@ -1,18 +1,19 @@
 //! Sending one frame, or a batch of trains of frames.
 
 use std::mem::{offset_of, size_of, zeroed};
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
 use rustix::io::Errno;
-use rustix::net::{SendFlags, SocketAddrAny};
+use rustix::net::SendFlags;
 
 use super::last_errno;
 
 /// Sends one frame without ancillary data.
 #[inline]
-pub(crate) fn send_to(socket: BorrowedFd<'_>, bytes: &[u8], to: &SocketAddrAny) -> Result<(), Errno> {
-    rustix::net::sendto(socket, bytes, SendFlags::DONTWAIT, to).map(drop)
+pub(crate) fn send_to(socket: BorrowedFd<'_>, bytes: &[u8], to: SocketAddr) -> Result<(), Errno> {
+    rustix::net::sendto(socket, bytes, SendFlags::DONTWAIT, &to).map(drop)
 }
 
 /// Sends one frame through a connected socket.
@@ -49,9 +50,44 @@ const _: () = {
     assert!(unsafe { libc::CMSG_SPACE(2) } as usize <= size_of::<SegmentControl>());
 };
 
+/// A destination as the kernel reads it.
+#[repr(C)]
+union Name {
+    v4: libc::sockaddr_in,
+    v6: libc::sockaddr_in6,
+}
+
+impl Name {
+    /// Returns an address, and how many of its bytes count.
+    fn encode(to: SocketAddr) -> (Name, libc::socklen_t) {
+        match to {
+            SocketAddr::V4(to) => {
+                let v4 = libc::sockaddr_in {
+                    sin_family: libc::AF_INET as _,
+                    sin_port: to.port().to_be(),
+                    sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(to.ip().octets()) },
+                    sin_zero: [0; 8],
+                };
+                (Name { v4 }, size_of::<libc::sockaddr_in>() as _)
+            }
+            SocketAddr::V6(to) => {
+                let v6 = libc::sockaddr_in6 {
+                    sin6_family: libc::AF_INET6 as _,
+                    sin6_port: to.port().to_be(),
+                    sin6_flowinfo: to.flowinfo(),
+                    sin6_addr: libc::in6_addr { s6_addr: to.ip().octets() },
+                    sin6_scope_id: to.scope_id(),
+                };
+                (Name { v6 }, size_of::<libc::sockaddr_in6>() as _)
+            }
+        }
+    }
+}
+
 /// Room for the vectors of one `sendmmsg`, allocated once. Their pointers are valid within one call only.
 pub(crate) struct TxVectors {
     messages: Box<[libc::mmsghdr]>,
+    names: Box<[Name]>,
     frames: Box<[libc::iovec]>,
     controls: Box<[SegmentControl]>,
 }
@@ -76,6 +112,7 @@ impl TxVectors {
         let empty = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
         TxVectors {
             messages: (0..frames).map(|_| message()).collect(),
+            names: (0..frames).map(|_| Name::encode(SocketAddr::from(([0, 0, 0, 0], 0))).0).collect(),
             frames: vec![empty; frames].into_boxed_slice(),
             controls: (0..frames).map(|_| control()).collect(),
         }
@@ -89,10 +126,11 @@ impl TxVectors {
         socket: BorrowedFd<'_>,
         trains: &[Train],
         frame: impl Fn(u32) -> &'a [u8],
-        route: impl Fn(u32) -> Option<&'a SocketAddrAny>,
+        route: impl Fn(u32) -> Option<SocketAddr>,
     ) -> Result<usize, Errno> {
         let mut used = 0;
-        for ((train, message), control) in trains.iter().zip(&mut self.messages).zip(&mut self.controls) {
+        let room = self.messages.iter_mut().zip(&mut self.names).zip(&mut self.controls);
+        for (train, ((message, name), control)) in trains.iter().zip(room) {
             let vectors = &mut self.frames[used..used + train.frames as usize];
             let mut pieces = 0;
             let mut end = ptr::null();
@@ -110,10 +148,12 @@ impl TxVectors {
             }
             let vectors = &mut vectors[..pieces];
             used += pieces;
-            let to = route(train.route);
             let header = &mut message.msg_hdr;
-            header.msg_name = to.map_or(ptr::null_mut(), |to| to.as_ptr().cast_mut().cast());
-            header.msg_namelen = to.map_or(0, SocketAddrAny::addr_len);
+            (header.msg_name, header.msg_namelen) = (ptr::null_mut(), 0);
+            if let Some(to) = route(train.route) {
+                (*name, header.msg_namelen) = Name::encode(to);
+                header.msg_name = (&raw mut *name).cast();
+            }
             header.msg_iov = vectors.as_mut_ptr();
             header.msg_iovlen = vectors.len() as _;
             if train.frames > 1 {

@@ -31,7 +31,7 @@ use path::PathRefresh;
 use recv::RxState;
 use send::{Outgoing, Queued};
 
-use crate::sys::{self, Errno, SocketAddrAny};
+use crate::sys::{self, Errno};
 use crate::{Arena, Counters, Datagram, DeviceEvent, RouteId, RxBatch, SlotId};
 
 /// The UDP device.
@@ -75,8 +75,7 @@ struct Route {
     connected: Option<OwnedFd>,
     /// No frame was sent.
     is_new: bool,
-    encoded: SocketAddrAny,
-    max_frame: usize,
+    max_frame: u32,
     /// Trains may be sent; false once the path's device has refused one.
     gso: bool,
     /// How many trains were sent since the path was last checked.
@@ -225,24 +224,27 @@ impl Datagram for Udp {
         let max_frame = self.first_limit(to)?;
         let id =
             u32::try_from(self.routes.len()).map_err(|_| io::Error::from(io::ErrorKind::QuotaExceeded))?;
+        if self.routes.len() == self.routes.capacity() {
+            // There may be thousands that are hardly used: they do not take twice what they need.
+            self.routes.reserve_exact(self.routes.len() / 16 + 1);
+        }
         self.routes.push(Route {
             to,
             connected: None,
             is_new: true,
-            encoded: to.into(),
-            max_frame,
+            max_frame: max_frame as u32,
             gso: self.features.gso.is_on(),
             sent: 0,
             quiet: 0,
         });
         // Each route is in the queue at most once, so queueing never allocates.
-        self.limit_changes.reserve(self.routes.len() - self.limit_changes.len());
+        self.limit_changes.reserve_exact(self.routes.capacity() - self.limit_changes.len());
         Ok(RouteId(id))
     }
 
     #[inline]
     fn max_frame(&self, route: RouteId) -> usize {
-        self.routes[route.0 as usize].max_frame
+        self.routes[route.0 as usize].max_frame as usize
     }
 
     #[inline]
@@ -285,7 +287,7 @@ impl Datagram for Udp {
     #[inline]
     fn poll_event(&mut self) -> Option<DeviceEvent> {
         let route = self.limit_changes.pop_front()?;
-        Some(DeviceEvent::PathLimit { route, max_frame: self.routes[route.0 as usize].max_frame })
+        Some(DeviceEvent::PathLimit { route, max_frame: self.max_frame(route) })
     }
 
     fn counters(&self) -> Counters {

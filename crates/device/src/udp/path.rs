@@ -127,8 +127,8 @@ impl Udp {
     /// Sets a route's limit, and notes a change.
     pub(super) fn set_limit(&mut self, route: u32, max_frame: usize) {
         let entry = &mut self.routes[route as usize];
-        if entry.max_frame != max_frame {
-            entry.max_frame = max_frame;
+        if entry.max_frame != max_frame as u32 {
+            entry.max_frame = max_frame as u32;
             self.note_limit_change(route);
         }
     }

@@ -74,7 +74,7 @@ impl Udp {
         self.counters.send_calls += 1;
         let sent = match &route.connected {
             Some(connected) => sys::send_connected(connected.as_fd(), bytes),
-            None => sys::send_to(self.socket.as_fd(), bytes, &route.encoded),
+            None => sys::send_to(self.socket.as_fd(), bytes, route.to),
         };
         match sent {
             Ok(()) => {
@@ -168,7 +168,7 @@ impl Udp {
                 let frame = queue[index as usize];
                 arena.bytes(frame.slot, frame.start as usize..frame.end as usize)
             },
-            |route| connected.is_none().then_some(&routes[route as usize].encoded),
+            |route| connected.is_none().then_some(routes[route as usize].to),
         )
     }
 
