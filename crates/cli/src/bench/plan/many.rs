@@ -38,7 +38,7 @@ fn experiment(work: Work) -> Experiment {
 /// times slower, so that everyone does less. Collectives that take little time are done more often.
 fn works(extent: Extent) -> Vec<(u64, Work)> {
     let counts: &[u64] = match extent {
-        Extent::Full => &[2, 4, 8, 16, 64],
+        Extent::Full => &[2, 4, 8, 16, 32, 64],
         Extent::Quick => &[2, 8, 64],
         Extent::Smoke => &[2, 3],
     };
@@ -73,6 +73,9 @@ fn works(extent: Extent) -> Vec<(u64, Work)> {
             }
             add(experiment, 8, pick(500, 10));
             add(experiment, 64 << 10, pick(50, 3));
+            if ranks == 2 && matches!(experiment, Experiment::AllReduce | Experiment::Broadcast) {
+                add(experiment, 1 << 20, pick(50, 3));
+            }
         }
     }
     works

@@ -42,6 +42,8 @@ pub(super) fn many(judge: &mut Judge<'_>) {
     below_the_better(judge, Experiment::Barrier, 0, 0.8);
     below_the_better(judge, Experiment::AllReduce, 8, 0.8);
     below_the_better(judge, Experiment::AllReduce, 64 << 10, 1.0);
+    below_the_better(judge, Experiment::AllReduce, 1 << 20, 1.0);
+    below_the_better(judge, Experiment::Broadcast, 1 << 20, 1.0);
 }
 
 /// Two ranks that have a core each, beside the better rival.

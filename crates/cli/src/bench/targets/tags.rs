@@ -10,6 +10,8 @@ use crate::bench::table::size;
 const ADDED: f64 = 40.0;
 /// What an exact match costs behind long queues, beside empty ones.
 const QUEUES: f64 = 1.3;
+/// Short messages over a network, beside Open MPI over TCP.
+const SHORT_FAR: f64 = 0.65;
 /// What is left of the bandwidth of plain messages.
 const KEPT: f64 = 0.95;
 
@@ -22,6 +24,7 @@ pub(super) fn tags(judge: &mut Judge<'_>) {
     beside_mpi(judge, Test::Rate, 8, 1.7);
     beside_mpi(judge, Test::Bandwidth, 64 << 10, 1.05);
     beside_mpi(judge, Test::Bandwidth, 1 << 20, 1.15);
+    over_a_network(judge);
     let median = |judge: &Judge<'_>, system| {
         let result = judge.at(Test::Latency, system, 8, Load::Idle)?;
         let values: Vec<f64> = result.figures.iter().map(|(_, figure)| figure.value).collect();
@@ -46,6 +49,18 @@ pub(super) fn tags(judge: &mut Judge<'_>) {
         }
         let value = judge.beside(Test::Latency, queues, tagged, 8, Load::Idle, VALUE);
         judge.at_most(format!("tag, 8 B, behind 10,000 entries, {name}"), value, QUEUES, "no entries'");
+    }
+}
+
+/// Over a network, beside Open MPI over TCP.
+fn over_a_network(judge: &mut Judge<'_>) {
+    let (ours, theirs) =
+        (memory(Device::Udp, Style::Tag), System::Rival { other: Other::OpenMpi, tcp: true });
+    let value = judge.beside(Test::Latency, ours, theirs, 8, Load::Idle, VALUE);
+    judge.at_most("tag, latency, 8 B, udp".to_owned(), value, SHORT_FAR, "Open MPI over TCP");
+    for bytes in [64 << 10, 1 << 20] {
+        let value = judge.beside(Test::Bandwidth, ours, theirs, bytes, Load::Idle, VALUE);
+        judge.at_least(format!("tag, bandwidth, {}, udp", size(bytes)), value, 1.0, "Open MPI's over TCP");
     }
 }
 
