@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use std::rc::Rc;
 
 use common::tautline;
-use tautline::{Endpoint, Event, Message};
+use tautline::{Config, Endpoint, Event, Message};
 
 const RANKS: u64 = 24;
 
@@ -18,7 +18,10 @@ const RANKS: u64 = 24;
 fn program_mesh() {
     let heard = Rc::new(Cell::new(0));
     let hearing = heard.clone();
+    // Of 24 ranks on few cores one may not run for long.
+    let config = Config::with(|config| config.link.silence = 60_000_000_000);
     let ep = Endpoint::builder()
+        .config(config)
         .on("word", move |mut message: Message| {
             let hearing = hearing.clone();
             async move {
