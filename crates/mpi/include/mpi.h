@@ -1860,6 +1860,193 @@ static __inline__ int MPI_Type_struct(int count, const int *blocklengths, const 
   return MPI_Type_create_struct(count, blocklengths, displacements, types, newtype);
 }
 
+/* Handles and statuses of Fortran: the number of a handle, and the same eight integers. */
+typedef int MPI_Fint;
+typedef MPI_Status MPI_F08_status;
+
+/* The common blocks of mpif.h, which the library has, too. */
+extern MPI_Fint mpiabi_status_ignore_[];
+extern MPI_Fint mpiabi_statuses_ignore_[];
+#define MPI_F_STATUS_IGNORE ((MPI_Fint *)mpiabi_status_ignore_)
+#define MPI_F_STATUSES_IGNORE ((MPI_Fint *)mpiabi_statuses_ignore_)
+#define MPI_F08_STATUS_IGNORE ((MPI_F08_status *)mpiabi_status_ignore_)
+#define MPI_F08_STATUSES_IGNORE ((MPI_F08_status *)mpiabi_statuses_ignore_)
+
+static __inline__ int mpiabi_copy_status(const void *from, void *to) {
+  int word;
+  if (!from || !to) return MPI_ERR_ARG;
+  for (word = 0; word < MPI_F_STATUS_SIZE; word++) ((int *)to)[word] = ((const int *)from)[word];
+  return MPI_SUCCESS;
+}
+static __inline__ MPI_Fint MPI_Comm_c2f(MPI_Comm handle) {
+  return MPI_Comm_toint(handle);
+}
+static __inline__ MPI_Comm MPI_Comm_f2c(MPI_Fint handle) {
+  return MPI_Comm_fromint(handle);
+}
+static __inline__ MPI_Fint MPI_Errhandler_c2f(MPI_Errhandler handle) {
+  return MPI_Errhandler_toint(handle);
+}
+static __inline__ MPI_Errhandler MPI_Errhandler_f2c(MPI_Fint handle) {
+  return MPI_Errhandler_fromint(handle);
+}
+static __inline__ MPI_Fint MPI_File_c2f(MPI_File handle) {
+  return MPI_File_toint(handle);
+}
+static __inline__ MPI_File MPI_File_f2c(MPI_Fint handle) {
+  return MPI_File_fromint(handle);
+}
+static __inline__ MPI_Fint MPI_Group_c2f(MPI_Group handle) {
+  return MPI_Group_toint(handle);
+}
+static __inline__ MPI_Group MPI_Group_f2c(MPI_Fint handle) {
+  return MPI_Group_fromint(handle);
+}
+static __inline__ MPI_Fint MPI_Info_c2f(MPI_Info handle) {
+  return MPI_Info_toint(handle);
+}
+static __inline__ MPI_Info MPI_Info_f2c(MPI_Fint handle) {
+  return MPI_Info_fromint(handle);
+}
+static __inline__ MPI_Fint MPI_Message_c2f(MPI_Message handle) {
+  return MPI_Message_toint(handle);
+}
+static __inline__ MPI_Message MPI_Message_f2c(MPI_Fint handle) {
+  return MPI_Message_fromint(handle);
+}
+static __inline__ MPI_Fint MPI_Op_c2f(MPI_Op handle) {
+  return MPI_Op_toint(handle);
+}
+static __inline__ MPI_Op MPI_Op_f2c(MPI_Fint handle) {
+  return MPI_Op_fromint(handle);
+}
+static __inline__ MPI_Fint MPI_Request_c2f(MPI_Request handle) {
+  return MPI_Request_toint(handle);
+}
+static __inline__ MPI_Request MPI_Request_f2c(MPI_Fint handle) {
+  return MPI_Request_fromint(handle);
+}
+static __inline__ MPI_Fint MPI_Session_c2f(MPI_Session handle) {
+  return MPI_Session_toint(handle);
+}
+static __inline__ MPI_Session MPI_Session_f2c(MPI_Fint handle) {
+  return MPI_Session_fromint(handle);
+}
+static __inline__ MPI_Fint MPI_Type_c2f(MPI_Datatype handle) {
+  return MPI_Type_toint(handle);
+}
+static __inline__ MPI_Datatype MPI_Type_f2c(MPI_Fint handle) {
+  return MPI_Type_fromint(handle);
+}
+static __inline__ MPI_Fint MPI_Win_c2f(MPI_Win handle) {
+  return MPI_Win_toint(handle);
+}
+static __inline__ MPI_Win MPI_Win_f2c(MPI_Fint handle) {
+  return MPI_Win_fromint(handle);
+}
+static __inline__ int MPI_Status_c2f(const MPI_Status *c_status, MPI_Fint *f_status) {
+  return mpiabi_copy_status(c_status, f_status);
+}
+static __inline__ int MPI_Status_f2c(const MPI_Fint *f_status, MPI_Status *c_status) {
+  return mpiabi_copy_status(f_status, c_status);
+}
+static __inline__ int MPI_Status_c2f08(const MPI_Status *c_status, MPI_F08_status *f08_status) {
+  return mpiabi_copy_status(c_status, f08_status);
+}
+static __inline__ int MPI_Status_f082c(const MPI_F08_status *f08_status, MPI_Status *c_status) {
+  return mpiabi_copy_status(f08_status, c_status);
+}
+static __inline__ int MPI_Status_f2f08(const MPI_Fint *f_status, MPI_F08_status *f08_status) {
+  return mpiabi_copy_status(f_status, f08_status);
+}
+static __inline__ int MPI_Status_f082f(const MPI_F08_status *f08_status, MPI_Fint *f_status) {
+  return mpiabi_copy_status(f08_status, f_status);
+}
+static __inline__ MPI_Fint PMPI_Comm_c2f(MPI_Comm handle) {
+  return MPI_Comm_toint(handle);
+}
+static __inline__ MPI_Comm PMPI_Comm_f2c(MPI_Fint handle) {
+  return MPI_Comm_fromint(handle);
+}
+static __inline__ MPI_Fint PMPI_Errhandler_c2f(MPI_Errhandler handle) {
+  return MPI_Errhandler_toint(handle);
+}
+static __inline__ MPI_Errhandler PMPI_Errhandler_f2c(MPI_Fint handle) {
+  return MPI_Errhandler_fromint(handle);
+}
+static __inline__ MPI_Fint PMPI_File_c2f(MPI_File handle) {
+  return MPI_File_toint(handle);
+}
+static __inline__ MPI_File PMPI_File_f2c(MPI_Fint handle) {
+  return MPI_File_fromint(handle);
+}
+static __inline__ MPI_Fint PMPI_Group_c2f(MPI_Group handle) {
+  return MPI_Group_toint(handle);
+}
+static __inline__ MPI_Group PMPI_Group_f2c(MPI_Fint handle) {
+  return MPI_Group_fromint(handle);
+}
+static __inline__ MPI_Fint PMPI_Info_c2f(MPI_Info handle) {
+  return MPI_Info_toint(handle);
+}
+static __inline__ MPI_Info PMPI_Info_f2c(MPI_Fint handle) {
+  return MPI_Info_fromint(handle);
+}
+static __inline__ MPI_Fint PMPI_Message_c2f(MPI_Message handle) {
+  return MPI_Message_toint(handle);
+}
+static __inline__ MPI_Message PMPI_Message_f2c(MPI_Fint handle) {
+  return MPI_Message_fromint(handle);
+}
+static __inline__ MPI_Fint PMPI_Op_c2f(MPI_Op handle) {
+  return MPI_Op_toint(handle);
+}
+static __inline__ MPI_Op PMPI_Op_f2c(MPI_Fint handle) {
+  return MPI_Op_fromint(handle);
+}
+static __inline__ MPI_Fint PMPI_Request_c2f(MPI_Request handle) {
+  return MPI_Request_toint(handle);
+}
+static __inline__ MPI_Request PMPI_Request_f2c(MPI_Fint handle) {
+  return MPI_Request_fromint(handle);
+}
+static __inline__ MPI_Fint PMPI_Session_c2f(MPI_Session handle) {
+  return MPI_Session_toint(handle);
+}
+static __inline__ MPI_Session PMPI_Session_f2c(MPI_Fint handle) {
+  return MPI_Session_fromint(handle);
+}
+static __inline__ MPI_Fint PMPI_Type_c2f(MPI_Datatype handle) {
+  return MPI_Type_toint(handle);
+}
+static __inline__ MPI_Datatype PMPI_Type_f2c(MPI_Fint handle) {
+  return MPI_Type_fromint(handle);
+}
+static __inline__ MPI_Fint PMPI_Win_c2f(MPI_Win handle) {
+  return MPI_Win_toint(handle);
+}
+static __inline__ MPI_Win PMPI_Win_f2c(MPI_Fint handle) {
+  return MPI_Win_fromint(handle);
+}
+static __inline__ int PMPI_Status_c2f(const MPI_Status *c_status, MPI_Fint *f_status) {
+  return mpiabi_copy_status(c_status, f_status);
+}
+static __inline__ int PMPI_Status_f2c(const MPI_Fint *f_status, MPI_Status *c_status) {
+  return mpiabi_copy_status(f_status, c_status);
+}
+static __inline__ int PMPI_Status_c2f08(const MPI_Status *c_status, MPI_F08_status *f08_status) {
+  return mpiabi_copy_status(c_status, f08_status);
+}
+static __inline__ int PMPI_Status_f082c(const MPI_F08_status *f08_status, MPI_Status *c_status) {
+  return mpiabi_copy_status(f08_status, c_status);
+}
+static __inline__ int PMPI_Status_f2f08(const MPI_Fint *f_status, MPI_F08_status *f08_status) {
+  return mpiabi_copy_status(f_status, f08_status);
+}
+static __inline__ int PMPI_Status_f082f(const MPI_F08_status *f08_status, MPI_Fint *f_status) {
+  return mpiabi_copy_status(f08_status, f_status);
+}
+
 #ifdef __cplusplus
 }
 #endif

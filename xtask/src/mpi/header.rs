@@ -102,6 +102,49 @@ static __inline__ int MPI_Type_struct(int count, const int *blocklengths, const 
 }
 ";
 
+/// In the header only, since the ABI leaves them to whoever supplies Fortran. `{P}` is empty, and then `P`.
+const STATUSES: &str = "\
+static __inline__ int {P}MPI_Status_c2f(const MPI_Status *c_status, MPI_Fint *f_status) {
+  return mpiabi_copy_status(c_status, f_status);
+}
+static __inline__ int {P}MPI_Status_f2c(const MPI_Fint *f_status, MPI_Status *c_status) {
+  return mpiabi_copy_status(f_status, c_status);
+}
+static __inline__ int {P}MPI_Status_c2f08(const MPI_Status *c_status, MPI_F08_status *f08_status) {
+  return mpiabi_copy_status(c_status, f08_status);
+}
+static __inline__ int {P}MPI_Status_f082c(const MPI_F08_status *f08_status, MPI_Status *c_status) {
+  return mpiabi_copy_status(f08_status, c_status);
+}
+static __inline__ int {P}MPI_Status_f2f08(const MPI_Fint *f_status, MPI_F08_status *f08_status) {
+  return mpiabi_copy_status(f_status, f08_status);
+}
+static __inline__ int {P}MPI_Status_f082f(const MPI_F08_status *f08_status, MPI_Fint *f_status) {
+  return mpiabi_copy_status(f08_status, f_status);
+}
+";
+
+const FORTRAN: &str = "
+/* Handles and statuses of Fortran: the number of a handle, and the same eight integers. */
+typedef int MPI_Fint;
+typedef MPI_Status MPI_F08_status;
+
+/* The common blocks of mpif.h, which the library has, too. */
+extern MPI_Fint mpiabi_status_ignore_[];
+extern MPI_Fint mpiabi_statuses_ignore_[];
+#define MPI_F_STATUS_IGNORE ((MPI_Fint *)mpiabi_status_ignore_)
+#define MPI_F_STATUSES_IGNORE ((MPI_Fint *)mpiabi_statuses_ignore_)
+#define MPI_F08_STATUS_IGNORE ((MPI_F08_status *)mpiabi_status_ignore_)
+#define MPI_F08_STATUSES_IGNORE ((MPI_F08_status *)mpiabi_statuses_ignore_)
+
+static __inline__ int mpiabi_copy_status(const void *from, void *to) {
+  int word;
+  if (!from || !to) return MPI_ERR_ARG;
+  for (word = 0; word < MPI_F_STATUS_SIZE; word++) ((int *)to)[word] = ((const int *)from)[word];
+  return MPI_SUCCESS;
+}
+";
+
 pub fn text(table: &Table) -> Result<String> {
     let mut out = HEAD.to_owned();
     handles(&mut out, table);
@@ -114,8 +157,29 @@ pub fn text(table: &Table) -> Result<String> {
         }
     }
     out.push_str(REMOVED);
+    fortran(&mut out, table);
     out.push_str("\n#ifdef __cplusplus\n}\n#endif\n\n#endif\n");
     Ok(out)
+}
+
+/// What C programs call to share handles and statuses with Fortran.
+fn fortran(out: &mut String, table: &Table) {
+    out.push_str(FORTRAN);
+    for prefix in ["", "P"] {
+        for function in &table.functions {
+            let Some(name) = function.name.strip_suffix("_toint") else { continue };
+            let parameter = &function.parameters[0];
+            let of = kinds::handle(&parameter.kind).unwrap_or(name);
+            let _ = writeln!(
+                out,
+                "static __inline__ MPI_Fint {prefix}MPI_{name}_c2f(MPI_{of} handle) {{\n  \
+                 return MPI_{name}_toint(handle);\n}}\n\
+                 static __inline__ MPI_{of} {prefix}MPI_{name}_f2c(MPI_Fint handle) {{\n  \
+                 return MPI_{name}_fromint(handle);\n}}"
+            );
+        }
+        out.push_str(&STATUSES.replace("{P}", prefix));
+    }
 }
 
 fn handles(out: &mut String, table: &Table) {

@@ -102,6 +102,23 @@ fn header_and_library_have_all_functions_of_the_table() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// Compiles a program of one rank, which says that it passed.
+fn passes(test: &str, source: &str) {
+    if !has_compiler(test) {
+        return;
+    }
+    let folder = Folder::new(source);
+    let program = folder.compile(&Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/{source}.c")));
+    let output = folder.run(&program, &[]);
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && stdout == "passed\n", "{stdout}{stderr}");
+}
+
+#[test]
+fn handles_and_statuses_are_shared_with_fortran() {
+    passes("handles_and_statuses_are_shared_with_fortran", "fortran_handles");
+}
+
 #[test]
 fn older_programs_have_the_functions_that_were_removed() {
     if !has_compiler("older_programs_have_the_functions_that_were_removed") {
