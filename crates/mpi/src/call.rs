@@ -6,11 +6,14 @@ use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-use crate::constants::{ERR_INTERN, ERR_OTHER, ERR_UNSUPPORTED_OPERATION, SUCCESS};
+use crate::constants::{
+    ERR_ARG, ERR_INTERN, ERR_OTHER, ERR_UNSUPPORTED_OPERATION, FILE_NULL, SUCCESS, T_ERR_INVALID,
+    T_ERR_INVALID_HANDLE, T_ERR_INVALID_INDEX, T_ERR_INVALID_NAME,
+};
 use crate::errhandler;
 use crate::error::{Error, Result};
 use crate::handle::{Comm, File, Session, Win};
-use crate::{network, state, trace};
+use crate::{network, state, tools, trace};
 
 /// The object whose error handler a call uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,8 +26,38 @@ pub enum Object {
     File(File),
     /// A session.
     Session(Session),
+    /// None, and no error handler is called: the tool interface returns codes of its own, and can be used
+    /// before `MPI_Init`.
+    Tool,
     /// None: the handler of `MPI_COMM_SELF` is called.
     None,
+}
+
+impl Object {
+    /// What calls that open or delete a file are about.
+    pub const FILES: Object = Object::File(FILE_NULL);
+}
+
+/// Something of the tool interface that a call names. There is none: the library has no variables, categories
+/// and events.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Absent {
+    /// It has no index.
+    Index,
+    /// It has no name.
+    Name,
+    /// It has no handle.
+    Handle,
+}
+
+/// What a function of the tool interface returns that needs a variable, a category or an event.
+pub fn absent(what: Absent) -> Result<()> {
+    tools::ensure_started()?;
+    Err(match what {
+        Absent::Index => Error::new(T_ERR_INVALID_INDEX, "there is nothing of this index"),
+        Absent::Name => Error::new(T_ERR_INVALID_NAME, "there is nothing of this name"),
+        Absent::Handle => Error::new(T_ERR_INVALID_HANDLE, "there are no such handles"),
+    })
 }
 
 /// Runs the body of the function `name` and returns its error code.
@@ -112,6 +145,9 @@ pub(crate) fn report(text: &str) {
 #[cold]
 #[inline(never)]
 fn failed(name: &'static str, object: Object, error: &Error) -> c_int {
+    if object == Object::Tool {
+        return if error.code == ERR_ARG { T_ERR_INVALID } else { error.code };
+    }
     if !state::is_running() {
         // There is no communicator whose error handler could be called.
         report(&format!("{}{name} failed: {error}", network::shown_rank()));

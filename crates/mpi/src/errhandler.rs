@@ -8,6 +8,7 @@ use crate::call::Object;
 use crate::constants as c;
 use crate::error::{self, Error};
 use crate::foreign::Callback;
+use crate::handle::File;
 use crate::objects::{self, lock};
 use crate::{call, network};
 
@@ -100,16 +101,40 @@ pub(crate) fn text_of(code: c_int) -> Option<String> {
     lock(&ADDED).iter().find(|added| added.code == code).map(|added| added.text.clone())
 }
 
+/// The error handler of files, which is that of `MPI_FILE_NULL` as long as there are no files.
+static FILES: Mutex<Option<Arc<Handler>>> = Mutex::new(None);
+
+/// The error handler of `MPI_FILE_NULL`: errors are returned unless the program wants otherwise.
+pub(crate) fn of_files() -> Arc<Handler> {
+    lock(&FILES).clone().unwrap_or_else(|| Arc::new(Handler::Return))
+}
+
+/// Sets the error handler of `MPI_FILE_NULL`.
+pub(crate) fn set_of_files(handler: Arc<Handler>) {
+    *lock(&FILES) = Some(handler);
+}
+
+/// The object that an error is about.
+pub(crate) enum Subject<'a> {
+    Comm(&'a objects::Communicator),
+    File(File),
+}
+
 /// Calls the error handler of an object and returns the code for the program.
 pub(crate) fn raise(name: &str, object: Object, error: &Error) -> c_int {
     let comm = match object {
         Object::Comm(comm) => objects::comm(comm).ok(),
-        // Windows, files and sessions will have handlers of their own.
-        Object::Win(_) | Object::File(_) | Object::Session(_) | Object::None => None,
+        Object::File(file) => {
+            let text = || format!("{name} failed: {error}");
+            invoke(&of_files(), &Subject::File(file), error.code, &text);
+            return error.code;
+        }
+        // Windows and sessions will have handlers of their own; the tool interface calls none.
+        Object::Win(_) | Object::Session(_) | Object::Tool | Object::None => None,
     };
     let comm = comm.unwrap_or_else(default_comm);
     let handler = Arc::clone(&lock(&comm.errhandler));
-    invoke(&handler, &comm, error.code, &|| format!("{name} failed: {error}"));
+    invoke(&handler, &Subject::Comm(&comm), error.code, &|| format!("{name} failed: {error}"));
     error.code
 }
 
@@ -120,25 +145,35 @@ fn default_comm() -> Arc<objects::Communicator> {
     Arc::clone(if unset { &objects::WORLD } else { &objects::SELF })
 }
 
+impl Subject<'_> {
+    /// What people call it.
+    fn name(&self) -> String {
+        match self {
+            Subject::Comm(comm) => {
+                let name = lock(&comm.name).clone();
+                if name.is_empty() { "a communicator without a name".to_owned() } else { name }
+            }
+            Subject::File(_) => "MPI_FILE_NULL".to_owned(),
+        }
+    }
+}
+
 /// Does what a handler says.
-pub(crate) fn invoke(
-    handler: &Handler,
-    comm: &objects::Communicator,
-    code: c_int,
-    text: &dyn Fn() -> String,
-) {
+pub(crate) fn invoke(handler: &Handler, subject: &Subject<'_>, code: c_int, text: &dyn Fn() -> String) {
     match handler {
         Handler::Return => {}
         Handler::Fatal | Handler::Abort => {
-            let place = lock(&comm.name).clone();
-            let place = if place.is_empty() { "a communicator without a name".to_owned() } else { place };
+            let place = subject.name();
             let rank = network::network().rank;
             call::report(&format!("rank {rank}: {} (on {place}; errors are fatal)", text()));
             network::abort(code)
         }
         Handler::User(callback) => {
             type Function = unsafe extern "C" fn(*mut usize, *mut c_int, ...);
-            let mut handle = (callback.abi.comm)(comm.handle());
+            let mut handle = match subject {
+                Subject::Comm(comm) => (callback.abi.comm)(comm.handle()),
+                Subject::File(file) => (callback.abi.file)(*file),
+            };
             let mut code = (callback.abi.code)(code);
             // SAFETY: the program passed a function of this type.
             unsafe {

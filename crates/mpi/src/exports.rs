@@ -133,15 +133,15 @@ MPI_Exscan_c PMPI_Exscan_c(sendbuf: Ptr, recvbuf: Ptr, count: i64, datatype: Dat
 MPI_Exscan_init PMPI_Exscan_init(sendbuf: Ptr, recvbuf: Ptr, count: c_int, datatype: Datatype, op: Op, comm: Comm, info: Info, request: Ptr) -> c_int { call("MPI_Exscan_init", Object::Comm(from::comm(comm)), || api::exscan_init(from::buffer(sendbuf), from::buffer(recvbuf), i64::from(count), from::datatype(datatype), from::op(op), from::comm(comm), from::info(info), Foreign::given(request, &codec::REQUEST, "request"))) }
 MPI_Exscan_init_c PMPI_Exscan_init_c(sendbuf: Ptr, recvbuf: Ptr, count: i64, datatype: Datatype, op: Op, comm: Comm, info: Info, request: Ptr) -> c_int { call("MPI_Exscan_init_c", Object::Comm(from::comm(comm)), || api::exscan_init(from::buffer(sendbuf), from::buffer(recvbuf), count, from::datatype(datatype), from::op(op), from::comm(comm), from::info(info), Foreign::given(request, &codec::REQUEST, "request"))) }
 MPI_Fetch_and_op PMPI_Fetch_and_op(origin_addr: Ptr, result_addr: Ptr, datatype: Datatype, target_rank: c_int, target_disp: i64, op: Op, win: Win) -> c_int { unsupported("MPI_Fetch_and_op", Object::Win(from::win(win))) }
-MPI_File_call_errhandler PMPI_File_call_errhandler(fh: File, errorcode: c_int) -> c_int { unsupported("MPI_File_call_errhandler", Object::File(from::file(fh))) }
-MPI_File_close PMPI_File_close(fh: Ptr) -> c_int { unsupported("MPI_File_close", Object::None) }
-MPI_File_create_errhandler PMPI_File_create_errhandler(file_errhandler_fn: Ptr, errhandler: Ptr) -> c_int { unsupported("MPI_File_create_errhandler", Object::None) }
-MPI_File_delete PMPI_File_delete(filename: Ptr, info: Info) -> c_int { unsupported("MPI_File_delete", Object::None) }
+MPI_File_call_errhandler PMPI_File_call_errhandler(fh: File, errorcode: c_int) -> c_int { call("MPI_File_call_errhandler", Object::File(from::file(fh)), || api::file_call_errhandler(from::file(fh), from::code(errorcode))) }
+MPI_File_close PMPI_File_close(fh: Ptr) -> c_int { unsupported("MPI_File_close", Object::FILES) }
+MPI_File_create_errhandler PMPI_File_create_errhandler(file_errhandler_fn: Ptr, errhandler: Ptr) -> c_int { call("MPI_File_create_errhandler", Object::None, || api::file_create_errhandler(from::callback(file_errhandler_fn, false), Foreign::given(errhandler, &codec::ERRHANDLER, "errhandler"))) }
+MPI_File_delete PMPI_File_delete(filename: Ptr, info: Info) -> c_int { unsupported("MPI_File_delete", Object::FILES) }
 MPI_File_fromint PMPI_File_fromint(file: c_int) -> File { from::file_of_int(file) }
 MPI_File_get_amode PMPI_File_get_amode(fh: File, amode: Ptr) -> c_int { unsupported("MPI_File_get_amode", Object::File(from::file(fh))) }
 MPI_File_get_atomicity PMPI_File_get_atomicity(fh: File, flag: Ptr) -> c_int { unsupported("MPI_File_get_atomicity", Object::File(from::file(fh))) }
 MPI_File_get_byte_offset PMPI_File_get_byte_offset(fh: File, offset: i64, disp: Ptr) -> c_int { unsupported("MPI_File_get_byte_offset", Object::File(from::file(fh))) }
-MPI_File_get_errhandler PMPI_File_get_errhandler(file: File, errhandler: Ptr) -> c_int { unsupported("MPI_File_get_errhandler", Object::File(from::file(file))) }
+MPI_File_get_errhandler PMPI_File_get_errhandler(file: File, errhandler: Ptr) -> c_int { call("MPI_File_get_errhandler", Object::File(from::file(file)), || api::file_get_errhandler(from::file(file), Foreign::given(errhandler, &codec::ERRHANDLER, "errhandler"))) }
 MPI_File_get_group PMPI_File_get_group(fh: File, group: Ptr) -> c_int { unsupported("MPI_File_get_group", Object::File(from::file(fh))) }
 MPI_File_get_info PMPI_File_get_info(fh: File, info_used: Ptr) -> c_int { unsupported("MPI_File_get_info", Object::File(from::file(fh))) }
 MPI_File_get_position PMPI_File_get_position(fh: File, offset: Ptr) -> c_int { unsupported("MPI_File_get_position", Object::File(from::file(fh))) }
@@ -170,7 +170,7 @@ MPI_File_iwrite_at_all PMPI_File_iwrite_at_all(fh: File, offset: i64, buf: Ptr, 
 MPI_File_iwrite_at_all_c PMPI_File_iwrite_at_all_c(fh: File, offset: i64, buf: Ptr, count: i64, datatype: Datatype, request: Ptr) -> c_int { unsupported("MPI_File_iwrite_at_all_c", Object::File(from::file(fh))) }
 MPI_File_iwrite_shared PMPI_File_iwrite_shared(fh: File, buf: Ptr, count: c_int, datatype: Datatype, request: Ptr) -> c_int { unsupported("MPI_File_iwrite_shared", Object::File(from::file(fh))) }
 MPI_File_iwrite_shared_c PMPI_File_iwrite_shared_c(fh: File, buf: Ptr, count: i64, datatype: Datatype, request: Ptr) -> c_int { unsupported("MPI_File_iwrite_shared_c", Object::File(from::file(fh))) }
-MPI_File_open PMPI_File_open(comm: Comm, filename: Ptr, amode: c_int, info: Info, fh: Ptr) -> c_int { unsupported("MPI_File_open", Object::Comm(from::comm(comm))) }
+MPI_File_open PMPI_File_open(comm: Comm, filename: Ptr, amode: c_int, info: Info, fh: Ptr) -> c_int { unsupported("MPI_File_open", Object::FILES) }
 MPI_File_preallocate PMPI_File_preallocate(fh: File, size: i64) -> c_int { unsupported("MPI_File_preallocate", Object::File(from::file(fh))) }
 MPI_File_read PMPI_File_read(fh: File, buf: Ptr, count: c_int, datatype: Datatype, status: Ptr) -> c_int { unsupported("MPI_File_read", Object::File(from::file(fh))) }
 MPI_File_read_c PMPI_File_read_c(fh: File, buf: Ptr, count: i64, datatype: Datatype, status: Ptr) -> c_int { unsupported("MPI_File_read_c", Object::File(from::file(fh))) }
@@ -196,7 +196,7 @@ MPI_File_read_shared_c PMPI_File_read_shared_c(fh: File, buf: Ptr, count: i64, d
 MPI_File_seek PMPI_File_seek(fh: File, offset: i64, whence: c_int) -> c_int { unsupported("MPI_File_seek", Object::File(from::file(fh))) }
 MPI_File_seek_shared PMPI_File_seek_shared(fh: File, offset: i64, whence: c_int) -> c_int { unsupported("MPI_File_seek_shared", Object::File(from::file(fh))) }
 MPI_File_set_atomicity PMPI_File_set_atomicity(fh: File, flag: c_int) -> c_int { unsupported("MPI_File_set_atomicity", Object::File(from::file(fh))) }
-MPI_File_set_errhandler PMPI_File_set_errhandler(file: File, errhandler: Errhandler) -> c_int { unsupported("MPI_File_set_errhandler", Object::File(from::file(file))) }
+MPI_File_set_errhandler PMPI_File_set_errhandler(file: File, errhandler: Errhandler) -> c_int { call("MPI_File_set_errhandler", Object::File(from::file(file)), || api::file_set_errhandler(from::file(file), from::errhandler(errhandler))) }
 MPI_File_set_info PMPI_File_set_info(fh: File, info: Info) -> c_int { unsupported("MPI_File_set_info", Object::File(from::file(fh))) }
 MPI_File_set_size PMPI_File_set_size(fh: File, size: i64) -> c_int { unsupported("MPI_File_set_size", Object::File(from::file(fh))) }
 MPI_File_set_view PMPI_File_set_view(fh: File, disp: i64, etype: Datatype, filetype: Datatype, datarep: Ptr, info: Info) -> c_int { unsupported("MPI_File_set_view", Object::File(from::file(fh))) }
@@ -429,8 +429,8 @@ MPI_Reduce_scatter_block_init PMPI_Reduce_scatter_block_init(sendbuf: Ptr, recvb
 MPI_Reduce_scatter_block_init_c PMPI_Reduce_scatter_block_init_c(sendbuf: Ptr, recvbuf: Ptr, recvcount: i64, datatype: Datatype, op: Op, comm: Comm, info: Info, request: Ptr) -> c_int { call("MPI_Reduce_scatter_block_init_c", Object::Comm(from::comm(comm)), || api::reduce_scatter_block_init(from::buffer(sendbuf), from::buffer(recvbuf), recvcount, from::datatype(datatype), from::op(op), from::comm(comm), from::info(info), Foreign::given(request, &codec::REQUEST, "request"))) }
 MPI_Reduce_scatter_init PMPI_Reduce_scatter_init(sendbuf: Ptr, recvbuf: Ptr, recvcounts: Ptr, datatype: Datatype, op: Op, comm: Comm, info: Info, request: Ptr) -> c_int { call("MPI_Reduce_scatter_init", Object::Comm(from::comm(comm)), || api::reduce_scatter_init(from::buffer(sendbuf), from::buffer(recvbuf), Foreign::new(recvcounts, &codec::NARROW), from::datatype(datatype), from::op(op), from::comm(comm), from::info(info), Foreign::given(request, &codec::REQUEST, "request"))) }
 MPI_Reduce_scatter_init_c PMPI_Reduce_scatter_init_c(sendbuf: Ptr, recvbuf: Ptr, recvcounts: Ptr, datatype: Datatype, op: Op, comm: Comm, info: Info, request: Ptr) -> c_int { call("MPI_Reduce_scatter_init_c", Object::Comm(from::comm(comm)), || api::reduce_scatter_init(from::buffer(sendbuf), from::buffer(recvbuf), Foreign::new(recvcounts, &codec::WIDE), from::datatype(datatype), from::op(op), from::comm(comm), from::info(info), Foreign::given(request, &codec::REQUEST, "request"))) }
-MPI_Register_datarep PMPI_Register_datarep(datarep: Ptr, read_conversion_fn: Ptr, write_conversion_fn: Ptr, dtype_file_extent_fn: Ptr, extra_state: Ptr) -> c_int { unsupported("MPI_Register_datarep", Object::None) }
-MPI_Register_datarep_c PMPI_Register_datarep_c(datarep: Ptr, read_conversion_fn: Ptr, write_conversion_fn: Ptr, dtype_file_extent_fn: Ptr, extra_state: Ptr) -> c_int { unsupported("MPI_Register_datarep_c", Object::None) }
+MPI_Register_datarep PMPI_Register_datarep(datarep: Ptr, read_conversion_fn: Ptr, write_conversion_fn: Ptr, dtype_file_extent_fn: Ptr, extra_state: Ptr) -> c_int { unsupported("MPI_Register_datarep", Object::FILES) }
+MPI_Register_datarep_c PMPI_Register_datarep_c(datarep: Ptr, read_conversion_fn: Ptr, write_conversion_fn: Ptr, dtype_file_extent_fn: Ptr, extra_state: Ptr) -> c_int { unsupported("MPI_Register_datarep_c", Object::FILES) }
 MPI_Remove_error_class PMPI_Remove_error_class(errorclass: c_int) -> c_int { call("MPI_Remove_error_class", Object::None, || api::remove_error_class(from::code(errorclass))) }
 MPI_Remove_error_code PMPI_Remove_error_code(errorcode: c_int) -> c_int { call("MPI_Remove_error_code", Object::None, || api::remove_error_code(from::code(errorcode))) }
 MPI_Remove_error_string PMPI_Remove_error_string(errorcode: c_int) -> c_int { call("MPI_Remove_error_string", Object::None, || api::remove_error_string(from::code(errorcode))) }
@@ -505,57 +505,57 @@ MPI_Status_set_elements_x PMPI_Status_set_elements_x(status: Ptr, datatype: Data
 MPI_Status_set_error PMPI_Status_set_error(status: Ptr, error: c_int) -> c_int { call("MPI_Status_set_error", Object::None, || api::status_set_error(from::status(status), from::code(error))) }
 MPI_Status_set_source PMPI_Status_set_source(status: Ptr, source: c_int) -> c_int { call("MPI_Status_set_source", Object::None, || api::status_set_source(from::status(status), from::rank(source))) }
 MPI_Status_set_tag PMPI_Status_set_tag(status: Ptr, tag: c_int) -> c_int { call("MPI_Status_set_tag", Object::None, || api::status_set_tag(from::status(status), from::tag(tag))) }
-MPI_T_category_changed PMPI_T_category_changed(update_number: Ptr) -> c_int { unsupported("MPI_T_category_changed", Object::None) }
-MPI_T_category_get_categories PMPI_T_category_get_categories(cat_index: c_int, len: c_int, indices: Ptr) -> c_int { unsupported("MPI_T_category_get_categories", Object::None) }
-MPI_T_category_get_cvars PMPI_T_category_get_cvars(cat_index: c_int, len: c_int, indices: Ptr) -> c_int { unsupported("MPI_T_category_get_cvars", Object::None) }
-MPI_T_category_get_events PMPI_T_category_get_events(cat_index: c_int, len: c_int, indices: Ptr) -> c_int { unsupported("MPI_T_category_get_events", Object::None) }
-MPI_T_category_get_index PMPI_T_category_get_index(name: Ptr, cat_index: Ptr) -> c_int { unsupported("MPI_T_category_get_index", Object::None) }
-MPI_T_category_get_info PMPI_T_category_get_info(cat_index: c_int, name: Ptr, name_len: Ptr, desc: Ptr, desc_len: Ptr, num_cvars: Ptr, num_pvars: Ptr, num_categories: Ptr) -> c_int { unsupported("MPI_T_category_get_info", Object::None) }
-MPI_T_category_get_num PMPI_T_category_get_num(num_cat: Ptr) -> c_int { unsupported("MPI_T_category_get_num", Object::None) }
-MPI_T_category_get_num_events PMPI_T_category_get_num_events(cat_index: c_int, num_events: Ptr) -> c_int { unsupported("MPI_T_category_get_num_events", Object::None) }
-MPI_T_category_get_pvars PMPI_T_category_get_pvars(cat_index: c_int, len: c_int, indices: Ptr) -> c_int { unsupported("MPI_T_category_get_pvars", Object::None) }
-MPI_T_cvar_get_index PMPI_T_cvar_get_index(name: Ptr, cvar_index: Ptr) -> c_int { unsupported("MPI_T_cvar_get_index", Object::None) }
-MPI_T_cvar_get_info PMPI_T_cvar_get_info(cvar_index: c_int, name: Ptr, name_len: Ptr, verbosity: Ptr, datatype: Ptr, enumtype: Ptr, desc: Ptr, desc_len: Ptr, bind: Ptr, scope: Ptr) -> c_int { unsupported("MPI_T_cvar_get_info", Object::None) }
-MPI_T_cvar_get_num PMPI_T_cvar_get_num(num_cvar: Ptr) -> c_int { unsupported("MPI_T_cvar_get_num", Object::None) }
-MPI_T_cvar_handle_alloc PMPI_T_cvar_handle_alloc(cvar_index: c_int, obj_handle: Ptr, handle: Ptr, count: Ptr) -> c_int { unsupported("MPI_T_cvar_handle_alloc", Object::None) }
-MPI_T_cvar_handle_free PMPI_T_cvar_handle_free(handle: Ptr) -> c_int { unsupported("MPI_T_cvar_handle_free", Object::None) }
-MPI_T_cvar_read PMPI_T_cvar_read(handle: Ptr, buf: Ptr) -> c_int { unsupported("MPI_T_cvar_read", Object::None) }
-MPI_T_cvar_write PMPI_T_cvar_write(handle: Ptr, buf: Ptr) -> c_int { unsupported("MPI_T_cvar_write", Object::None) }
-MPI_T_enum_get_info PMPI_T_enum_get_info(enumtype: Ptr, num: Ptr, name: Ptr, name_len: Ptr) -> c_int { unsupported("MPI_T_enum_get_info", Object::None) }
-MPI_T_enum_get_item PMPI_T_enum_get_item(enumtype: Ptr, indx: c_int, value: Ptr, name: Ptr, name_len: Ptr) -> c_int { unsupported("MPI_T_enum_get_item", Object::None) }
-MPI_T_event_callback_get_info PMPI_T_event_callback_get_info(event_registration: Ptr, cb_safety: c_int, info_used: Ptr) -> c_int { unsupported("MPI_T_event_callback_get_info", Object::None) }
-MPI_T_event_callback_set_info PMPI_T_event_callback_set_info(event_registration: Ptr, cb_safety: c_int, info: Info) -> c_int { unsupported("MPI_T_event_callback_set_info", Object::None) }
-MPI_T_event_copy PMPI_T_event_copy(event_instance: Ptr, buffer: Ptr) -> c_int { unsupported("MPI_T_event_copy", Object::None) }
-MPI_T_event_get_index PMPI_T_event_get_index(name: Ptr, event_index: Ptr) -> c_int { unsupported("MPI_T_event_get_index", Object::None) }
-MPI_T_event_get_info PMPI_T_event_get_info(event_index: c_int, name: Ptr, name_len: Ptr, verbosity: Ptr, array_of_datatypes: Ptr, array_of_displacements: Ptr, num_elements: Ptr, enumtype: Ptr, info: Ptr, desc: Ptr, desc_len: Ptr, bind: Ptr) -> c_int { unsupported("MPI_T_event_get_info", Object::None) }
-MPI_T_event_get_num PMPI_T_event_get_num(num_events: Ptr) -> c_int { unsupported("MPI_T_event_get_num", Object::None) }
-MPI_T_event_get_source PMPI_T_event_get_source(event_instance: Ptr, source_index: Ptr) -> c_int { unsupported("MPI_T_event_get_source", Object::None) }
-MPI_T_event_get_timestamp PMPI_T_event_get_timestamp(event_instance: Ptr, event_timestamp: Ptr) -> c_int { unsupported("MPI_T_event_get_timestamp", Object::None) }
-MPI_T_event_handle_alloc PMPI_T_event_handle_alloc(event_index: c_int, obj_handle: Ptr, info: Info, event_registration: Ptr) -> c_int { unsupported("MPI_T_event_handle_alloc", Object::None) }
-MPI_T_event_handle_free PMPI_T_event_handle_free(event_registration: Ptr, user_data: Ptr, free_cb_function: Ptr) -> c_int { unsupported("MPI_T_event_handle_free", Object::None) }
-MPI_T_event_handle_get_info PMPI_T_event_handle_get_info(event_registration: Ptr, info_used: Ptr) -> c_int { unsupported("MPI_T_event_handle_get_info", Object::None) }
-MPI_T_event_handle_set_info PMPI_T_event_handle_set_info(event_registration: Ptr, info: Info) -> c_int { unsupported("MPI_T_event_handle_set_info", Object::None) }
-MPI_T_event_read PMPI_T_event_read(event_instance: Ptr, element_index: c_int, buffer: Ptr) -> c_int { unsupported("MPI_T_event_read", Object::None) }
-MPI_T_event_register_callback PMPI_T_event_register_callback(event_registration: Ptr, cb_safety: c_int, info: Info, user_data: Ptr, event_cb_function: Ptr) -> c_int { unsupported("MPI_T_event_register_callback", Object::None) }
-MPI_T_event_set_dropped_handler PMPI_T_event_set_dropped_handler(event_registration: Ptr, dropped_cb_function: Ptr) -> c_int { unsupported("MPI_T_event_set_dropped_handler", Object::None) }
-MPI_T_finalize PMPI_T_finalize() -> c_int { unsupported("MPI_T_finalize", Object::None) }
-MPI_T_init_thread PMPI_T_init_thread(required: c_int, provided: Ptr) -> c_int { unsupported("MPI_T_init_thread", Object::None) }
-MPI_T_pvar_get_index PMPI_T_pvar_get_index(name: Ptr, var_class: c_int, pvar_index: Ptr) -> c_int { unsupported("MPI_T_pvar_get_index", Object::None) }
-MPI_T_pvar_get_info PMPI_T_pvar_get_info(pvar_index: c_int, name: Ptr, name_len: Ptr, verbosity: Ptr, var_class: Ptr, datatype: Ptr, enumtype: Ptr, desc: Ptr, desc_len: Ptr, bind: Ptr, readonly: Ptr, continuous: Ptr, atomic: Ptr) -> c_int { unsupported("MPI_T_pvar_get_info", Object::None) }
-MPI_T_pvar_get_num PMPI_T_pvar_get_num(num_pvar: Ptr) -> c_int { unsupported("MPI_T_pvar_get_num", Object::None) }
-MPI_T_pvar_handle_alloc PMPI_T_pvar_handle_alloc(session: Ptr, pvar_index: c_int, obj_handle: Ptr, handle: Ptr, count: Ptr) -> c_int { unsupported("MPI_T_pvar_handle_alloc", Object::None) }
-MPI_T_pvar_handle_free PMPI_T_pvar_handle_free(session: Ptr, handle: Ptr) -> c_int { unsupported("MPI_T_pvar_handle_free", Object::None) }
-MPI_T_pvar_read PMPI_T_pvar_read(session: Ptr, handle: Ptr, buf: Ptr) -> c_int { unsupported("MPI_T_pvar_read", Object::None) }
-MPI_T_pvar_readreset PMPI_T_pvar_readreset(session: Ptr, handle: Ptr, buf: Ptr) -> c_int { unsupported("MPI_T_pvar_readreset", Object::None) }
-MPI_T_pvar_reset PMPI_T_pvar_reset(session: Ptr, handle: Ptr) -> c_int { unsupported("MPI_T_pvar_reset", Object::None) }
-MPI_T_pvar_session_create PMPI_T_pvar_session_create(session: Ptr) -> c_int { unsupported("MPI_T_pvar_session_create", Object::None) }
-MPI_T_pvar_session_free PMPI_T_pvar_session_free(session: Ptr) -> c_int { unsupported("MPI_T_pvar_session_free", Object::None) }
-MPI_T_pvar_start PMPI_T_pvar_start(session: Ptr, handle: Ptr) -> c_int { unsupported("MPI_T_pvar_start", Object::None) }
-MPI_T_pvar_stop PMPI_T_pvar_stop(session: Ptr, handle: Ptr) -> c_int { unsupported("MPI_T_pvar_stop", Object::None) }
-MPI_T_pvar_write PMPI_T_pvar_write(session: Ptr, handle: Ptr, buf: Ptr) -> c_int { unsupported("MPI_T_pvar_write", Object::None) }
-MPI_T_source_get_info PMPI_T_source_get_info(source_index: c_int, name: Ptr, name_len: Ptr, desc: Ptr, desc_len: Ptr, ordering: Ptr, ticks_per_second: Ptr, max_ticks: Ptr, info: Ptr) -> c_int { unsupported("MPI_T_source_get_info", Object::None) }
-MPI_T_source_get_num PMPI_T_source_get_num(num_sources: Ptr) -> c_int { unsupported("MPI_T_source_get_num", Object::None) }
-MPI_T_source_get_timestamp PMPI_T_source_get_timestamp(source_index: c_int, timestamp: Ptr) -> c_int { unsupported("MPI_T_source_get_timestamp", Object::None) }
+MPI_T_category_changed PMPI_T_category_changed(update_number: Ptr) -> c_int { call("MPI_T_category_changed", Object::Tool, || api::t_category_changed(Foreign::given(update_number, &codec::INT, "update_number"))) }
+MPI_T_category_get_categories PMPI_T_category_get_categories(cat_index: c_int, len: c_int, indices: Ptr) -> c_int { call("MPI_T_category_get_categories", Object::Tool, || absent(Absent::Index)) }
+MPI_T_category_get_cvars PMPI_T_category_get_cvars(cat_index: c_int, len: c_int, indices: Ptr) -> c_int { call("MPI_T_category_get_cvars", Object::Tool, || absent(Absent::Index)) }
+MPI_T_category_get_events PMPI_T_category_get_events(cat_index: c_int, len: c_int, indices: Ptr) -> c_int { call("MPI_T_category_get_events", Object::Tool, || absent(Absent::Index)) }
+MPI_T_category_get_index PMPI_T_category_get_index(name: Ptr, cat_index: Ptr) -> c_int { call("MPI_T_category_get_index", Object::Tool, || absent(Absent::Name)) }
+MPI_T_category_get_info PMPI_T_category_get_info(cat_index: c_int, name: Ptr, name_len: Ptr, desc: Ptr, desc_len: Ptr, num_cvars: Ptr, num_pvars: Ptr, num_categories: Ptr) -> c_int { call("MPI_T_category_get_info", Object::Tool, || absent(Absent::Index)) }
+MPI_T_category_get_num PMPI_T_category_get_num(num_cat: Ptr) -> c_int { call("MPI_T_category_get_num", Object::Tool, || api::t_category_get_num(Foreign::given(num_cat, &codec::INT, "num_cat"))) }
+MPI_T_category_get_num_events PMPI_T_category_get_num_events(cat_index: c_int, num_events: Ptr) -> c_int { call("MPI_T_category_get_num_events", Object::Tool, || absent(Absent::Index)) }
+MPI_T_category_get_pvars PMPI_T_category_get_pvars(cat_index: c_int, len: c_int, indices: Ptr) -> c_int { call("MPI_T_category_get_pvars", Object::Tool, || absent(Absent::Index)) }
+MPI_T_cvar_get_index PMPI_T_cvar_get_index(name: Ptr, cvar_index: Ptr) -> c_int { call("MPI_T_cvar_get_index", Object::Tool, || absent(Absent::Name)) }
+MPI_T_cvar_get_info PMPI_T_cvar_get_info(cvar_index: c_int, name: Ptr, name_len: Ptr, verbosity: Ptr, datatype: Ptr, enumtype: Ptr, desc: Ptr, desc_len: Ptr, bind: Ptr, scope: Ptr) -> c_int { call("MPI_T_cvar_get_info", Object::Tool, || absent(Absent::Index)) }
+MPI_T_cvar_get_num PMPI_T_cvar_get_num(num_cvar: Ptr) -> c_int { call("MPI_T_cvar_get_num", Object::Tool, || api::t_cvar_get_num(Foreign::given(num_cvar, &codec::INT, "num_cvar"))) }
+MPI_T_cvar_handle_alloc PMPI_T_cvar_handle_alloc(cvar_index: c_int, obj_handle: Ptr, handle: Ptr, count: Ptr) -> c_int { call("MPI_T_cvar_handle_alloc", Object::Tool, || absent(Absent::Index)) }
+MPI_T_cvar_handle_free PMPI_T_cvar_handle_free(handle: Ptr) -> c_int { call("MPI_T_cvar_handle_free", Object::Tool, || absent(Absent::Handle)) }
+MPI_T_cvar_read PMPI_T_cvar_read(handle: Ptr, buf: Ptr) -> c_int { call("MPI_T_cvar_read", Object::Tool, || absent(Absent::Handle)) }
+MPI_T_cvar_write PMPI_T_cvar_write(handle: Ptr, buf: Ptr) -> c_int { call("MPI_T_cvar_write", Object::Tool, || absent(Absent::Handle)) }
+MPI_T_enum_get_info PMPI_T_enum_get_info(enumtype: Ptr, num: Ptr, name: Ptr, name_len: Ptr) -> c_int { call("MPI_T_enum_get_info", Object::Tool, || absent(Absent::Handle)) }
+MPI_T_enum_get_item PMPI_T_enum_get_item(enumtype: Ptr, indx: c_int, value: Ptr, name: Ptr, name_len: Ptr) -> c_int { call("MPI_T_enum_get_item", Object::Tool, || absent(Absent::Handle)) }
+MPI_T_event_callback_get_info PMPI_T_event_callback_get_info(event_registration: Ptr, cb_safety: c_int, info_used: Ptr) -> c_int { call("MPI_T_event_callback_get_info", Object::Tool, || absent(Absent::Handle)) }
+MPI_T_event_callback_set_info PMPI_T_event_callback_set_info(event_registration: Ptr, cb_safety: c_int, info: Info) -> c_int { call("MPI_T_event_callback_set_info", Object::Tool, || absent(Absent::Handle)) }
+MPI_T_event_copy PMPI_T_event_copy(event_instance: Ptr, buffer: Ptr) -> c_int { call("MPI_T_event_copy", Object::Tool, || absent(Absent::Handle)) }
+MPI_T_event_get_index PMPI_T_event_get_index(name: Ptr, event_index: Ptr) -> c_int { call("MPI_T_event_get_index", Object::Tool, || absent(Absent::Name)) }
+MPI_T_event_get_info PMPI_T_event_get_info(event_index: c_int, name: Ptr, name_len: Ptr, verbosity: Ptr, array_of_datatypes: Ptr, array_of_displacements: Ptr, num_elements: Ptr, enumtype: Ptr, info: Ptr, desc: Ptr, desc_len: Ptr, bind: Ptr) -> c_int { call("MPI_T_event_get_info", Object::Tool, || absent(Absent::Index)) }
+MPI_T_event_get_num PMPI_T_event_get_num(num_events: Ptr) -> c_int { call("MPI_T_event_get_num", Object::Tool, || api::t_event_get_num(Foreign::given(num_events, &codec::INT, "num_events"))) }
+MPI_T_event_get_source PMPI_T_event_get_source(event_instance: Ptr, source_index: Ptr) -> c_int { call("MPI_T_event_get_source", Object::Tool, || absent(Absent::Handle)) }
+MPI_T_event_get_timestamp PMPI_T_event_get_timestamp(event_instance: Ptr, event_timestamp: Ptr) -> c_int { call("MPI_T_event_get_timestamp", Object::Tool, || absent(Absent::Handle)) }
+MPI_T_event_handle_alloc PMPI_T_event_handle_alloc(event_index: c_int, obj_handle: Ptr, info: Info, event_registration: Ptr) -> c_int { call("MPI_T_event_handle_alloc", Object::Tool, || absent(Absent::Index)) }
+MPI_T_event_handle_free PMPI_T_event_handle_free(event_registration: Ptr, user_data: Ptr, free_cb_function: Ptr) -> c_int { call("MPI_T_event_handle_free", Object::Tool, || absent(Absent::Handle)) }
+MPI_T_event_handle_get_info PMPI_T_event_handle_get_info(event_registration: Ptr, info_used: Ptr) -> c_int { call("MPI_T_event_handle_get_info", Object::Tool, || absent(Absent::Handle)) }
+MPI_T_event_handle_set_info PMPI_T_event_handle_set_info(event_registration: Ptr, info: Info) -> c_int { call("MPI_T_event_handle_set_info", Object::Tool, || absent(Absent::Handle)) }
+MPI_T_event_read PMPI_T_event_read(event_instance: Ptr, element_index: c_int, buffer: Ptr) -> c_int { call("MPI_T_event_read", Object::Tool, || absent(Absent::Handle)) }
+MPI_T_event_register_callback PMPI_T_event_register_callback(event_registration: Ptr, cb_safety: c_int, info: Info, user_data: Ptr, event_cb_function: Ptr) -> c_int { call("MPI_T_event_register_callback", Object::Tool, || absent(Absent::Handle)) }
+MPI_T_event_set_dropped_handler PMPI_T_event_set_dropped_handler(event_registration: Ptr, dropped_cb_function: Ptr) -> c_int { call("MPI_T_event_set_dropped_handler", Object::Tool, || absent(Absent::Handle)) }
+MPI_T_finalize PMPI_T_finalize() -> c_int { call("MPI_T_finalize", Object::Tool, || api::t_finalize()) }
+MPI_T_init_thread PMPI_T_init_thread(required: c_int, provided: Ptr) -> c_int { call("MPI_T_init_thread", Object::Tool, || api::t_init_thread(from::thread(required), Foreign::given(provided, &codec::THREAD, "provided"))) }
+MPI_T_pvar_get_index PMPI_T_pvar_get_index(name: Ptr, var_class: c_int, pvar_index: Ptr) -> c_int { call("MPI_T_pvar_get_index", Object::Tool, || absent(Absent::Name)) }
+MPI_T_pvar_get_info PMPI_T_pvar_get_info(pvar_index: c_int, name: Ptr, name_len: Ptr, verbosity: Ptr, var_class: Ptr, datatype: Ptr, enumtype: Ptr, desc: Ptr, desc_len: Ptr, bind: Ptr, readonly: Ptr, continuous: Ptr, atomic: Ptr) -> c_int { call("MPI_T_pvar_get_info", Object::Tool, || absent(Absent::Index)) }
+MPI_T_pvar_get_num PMPI_T_pvar_get_num(num_pvar: Ptr) -> c_int { call("MPI_T_pvar_get_num", Object::Tool, || api::t_pvar_get_num(Foreign::given(num_pvar, &codec::INT, "num_pvar"))) }
+MPI_T_pvar_handle_alloc PMPI_T_pvar_handle_alloc(session: Ptr, pvar_index: c_int, obj_handle: Ptr, handle: Ptr, count: Ptr) -> c_int { call("MPI_T_pvar_handle_alloc", Object::Tool, || absent(Absent::Index)) }
+MPI_T_pvar_handle_free PMPI_T_pvar_handle_free(session: Ptr, handle: Ptr) -> c_int { call("MPI_T_pvar_handle_free", Object::Tool, || absent(Absent::Handle)) }
+MPI_T_pvar_read PMPI_T_pvar_read(session: Ptr, handle: Ptr, buf: Ptr) -> c_int { call("MPI_T_pvar_read", Object::Tool, || absent(Absent::Handle)) }
+MPI_T_pvar_readreset PMPI_T_pvar_readreset(session: Ptr, handle: Ptr, buf: Ptr) -> c_int { call("MPI_T_pvar_readreset", Object::Tool, || absent(Absent::Handle)) }
+MPI_T_pvar_reset PMPI_T_pvar_reset(session: Ptr, handle: Ptr) -> c_int { call("MPI_T_pvar_reset", Object::Tool, || absent(Absent::Handle)) }
+MPI_T_pvar_session_create PMPI_T_pvar_session_create(session: Ptr) -> c_int { call("MPI_T_pvar_session_create", Object::Tool, || api::t_pvar_session_create(Foreign::given(session, &codec::POINTER, "session"))) }
+MPI_T_pvar_session_free PMPI_T_pvar_session_free(session: Ptr) -> c_int { call("MPI_T_pvar_session_free", Object::Tool, || api::t_pvar_session_free(Foreign::given(session, &codec::POINTER, "session"))) }
+MPI_T_pvar_start PMPI_T_pvar_start(session: Ptr, handle: Ptr) -> c_int { call("MPI_T_pvar_start", Object::Tool, || absent(Absent::Handle)) }
+MPI_T_pvar_stop PMPI_T_pvar_stop(session: Ptr, handle: Ptr) -> c_int { call("MPI_T_pvar_stop", Object::Tool, || absent(Absent::Handle)) }
+MPI_T_pvar_write PMPI_T_pvar_write(session: Ptr, handle: Ptr, buf: Ptr) -> c_int { call("MPI_T_pvar_write", Object::Tool, || absent(Absent::Handle)) }
+MPI_T_source_get_info PMPI_T_source_get_info(source_index: c_int, name: Ptr, name_len: Ptr, desc: Ptr, desc_len: Ptr, ordering: Ptr, ticks_per_second: Ptr, max_ticks: Ptr, info: Ptr) -> c_int { call("MPI_T_source_get_info", Object::Tool, || absent(Absent::Index)) }
+MPI_T_source_get_num PMPI_T_source_get_num(num_sources: Ptr) -> c_int { call("MPI_T_source_get_num", Object::Tool, || api::t_source_get_num(Foreign::given(num_sources, &codec::INT, "num_sources"))) }
+MPI_T_source_get_timestamp PMPI_T_source_get_timestamp(source_index: c_int, timestamp: Ptr) -> c_int { call("MPI_T_source_get_timestamp", Object::Tool, || absent(Absent::Index)) }
 MPI_Test PMPI_Test(request: Ptr, flag: Ptr, status: Ptr) -> c_int { call("MPI_Test", Object::None, || api::test(Foreign::given(request, &codec::REQUEST, "request"), Foreign::given(flag, &codec::INT, "flag"), from::status(status))) }
 MPI_Test_cancelled PMPI_Test_cancelled(status: Ptr, flag: Ptr) -> c_int { call("MPI_Test_cancelled", Object::None, || api::test_cancelled(from::status(status), Foreign::given(flag, &codec::INT, "flag"))) }
 MPI_Testall PMPI_Testall(count: c_int, array_of_requests: Ptr, flag: Ptr, array_of_statuses: Ptr) -> c_int { call("MPI_Testall", Object::None, || api::testall(count, Foreign::new(array_of_requests, &codec::REQUEST), Foreign::given(flag, &codec::INT, "flag"), from::status(array_of_statuses))) }

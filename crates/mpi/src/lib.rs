@@ -44,6 +44,7 @@ mod random;
 mod reducer;
 mod request;
 mod state;
+mod tools;
 mod topology;
 mod trace;
 mod waiting;

@@ -20,7 +20,7 @@ mod prelude {
     use std::ffi::{c_int, c_void};
 
     pub use tautline_mpi::api;
-    pub use tautline_mpi::call::{Object, call, call_short, unsupported};
+    pub use tautline_mpi::call::{Absent, Object, absent, call, call_short, unsupported};
     pub use tautline_mpi::foreign::Foreign;
     pub use tautline_mpi::handle::*;
     pub use tautline_mpi::short;

@@ -120,6 +120,16 @@ fn handles_and_statuses_are_shared_with_fortran() {
 }
 
 #[test]
+fn tools_start_at_any_time() {
+    passes("tools_start_at_any_time", "tools");
+}
+
+#[test]
+fn errors_of_files_are_returned() {
+    passes("errors_of_files_are_returned", "files");
+}
+
+#[test]
 fn older_programs_have_the_functions_that_were_removed() {
     if !has_compiler("older_programs_have_the_functions_that_were_removed") {
         return;

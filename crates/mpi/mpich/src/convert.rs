@@ -250,7 +250,7 @@ const _: () = assert!(size_of::<RawStatus>() == 20);
 /// The ways to read and write values in the program's memory.
 pub mod codec {
     use super::*;
-    pub use tautline_mpi::standard::codec::{INT, NARROW, WIDE};
+    pub use tautline_mpi::standard::codec::{INT, NARROW, POINTER, WIDE};
 
     macro_rules! ints {
         ($($name:ident: $type:ty, $from:expr, $to:expr;)*) => {$(

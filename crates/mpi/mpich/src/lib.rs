@@ -23,7 +23,7 @@ mod values;
 mod prelude {
     use std::ffi::{c_int, c_void};
 
-    pub use tautline_mpi::call::Object;
+    pub use tautline_mpi::call::{Absent, Object, absent};
     use tautline_mpi::error::Result;
     pub use tautline_mpi::foreign::Foreign;
     pub use tautline_mpi::short;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::{Ptr, set_string, string};
 use crate::constants as c;
-use crate::errhandler::{self, Handler};
+use crate::errhandler::{self, Handler, Subject};
 use crate::error::{Error, Result};
 use crate::foreign::{Callback, Foreign};
-use crate::handle::{Comm, Errhandler};
+use crate::handle::{Comm, Errhandler, File};
 use crate::objects::{self, ERRHANDLERS, lock};
 
 fn unknown(code: c_int) -> Error {
@@ -74,23 +74,66 @@ pub unsafe fn comm_set_errhandler(comm: Comm, handler: Errhandler) -> Result<()>
 /// `MPI_Comm_get_errhandler`: the program frees the handle.
 pub unsafe fn comm_get_errhandler(comm: Comm, handler: Foreign<Errhandler>) -> Result<()> {
     let current = Arc::clone(&lock(&objects::comm(comm)?.errhandler));
-    let handle = match *current {
+    // SAFETY: the arguments are as the standard says.
+    unsafe { handler.set(0, handle_of(current)?) };
+    Ok(())
+}
+
+/// A handle of an error handler.
+fn handle_of(handler: Arc<Handler>) -> Result<Errhandler> {
+    Ok(match *handler {
         Handler::Fatal => c::ERRORS_ARE_FATAL,
         Handler::Abort => c::ERRORS_ABORT,
         Handler::Return => c::ERRORS_RETURN,
-        Handler::User(_) => objects::add(&ERRHANDLERS, current)?,
-    };
-    // SAFETY: the arguments are as the standard says.
-    unsafe { handler.set(0, handle) };
-    Ok(())
+        Handler::User(_) => objects::add(&ERRHANDLERS, handler)?,
+    })
 }
 
 /// `MPI_Comm_call_errhandler`.
 pub unsafe fn comm_call_errhandler(comm: Comm, code: c_int) -> Result<()> {
     let object = objects::comm(comm)?;
     let handler = Arc::clone(&lock(&object.errhandler));
+    call_handler("MPI_Comm_call_errhandler", &handler, &Subject::Comm(&object), code);
+    Ok(())
+}
+
+/// Calls an error handler for the program.
+fn call_handler(name: &str, handler: &Handler, subject: &Subject<'_>, code: c_int) {
     let text = || errhandler::text_of(code).unwrap_or_else(|| format!("error code {code}"));
-    errhandler::invoke(&handler, &object, code, &|| format!("MPI_Comm_call_errhandler: {}", text()));
+    errhandler::invoke(handler, subject, code, &|| format!("{name}: {}", text()));
+}
+
+/// The only file there is: `MPI_FILE_NULL`, whose error handler is that of calls that open files.
+fn no_file(file: File) -> Result<()> {
+    let found = file == c::FILE_NULL;
+    if found { Ok(()) } else { Err(Error::new(c::ERR_FILE, format!("{:#x} is no file", file.0))) }
+}
+
+/// `MPI_File_create_errhandler`.
+pub unsafe fn file_create_errhandler(function: Callback, handler: Foreign<Errhandler>) -> Result<()> {
+    // SAFETY: the arguments are as the standard says.
+    unsafe { comm_create_errhandler(function, handler) }
+}
+
+/// `MPI_File_set_errhandler`.
+pub unsafe fn file_set_errhandler(file: File, handler: Errhandler) -> Result<()> {
+    no_file(file)?;
+    errhandler::set_of_files(objects::errhandler(handler)?);
+    Ok(())
+}
+
+/// `MPI_File_get_errhandler`: the program frees the handle.
+pub unsafe fn file_get_errhandler(file: File, handler: Foreign<Errhandler>) -> Result<()> {
+    no_file(file)?;
+    // SAFETY: the arguments are as the standard says.
+    unsafe { handler.set(0, handle_of(errhandler::of_files())?) };
+    Ok(())
+}
+
+/// `MPI_File_call_errhandler`.
+pub unsafe fn file_call_errhandler(file: File, code: c_int) -> Result<()> {
+    no_file(file)?;
+    call_handler("MPI_File_call_errhandler", &errhandler::of_files(), &Subject::File(file), code);
     Ok(())
 }
 

@@ -35,6 +35,7 @@ mod point_to_point;
 mod probing;
 mod reductions;
 mod time;
+mod tools;
 mod topologies;
 
 use std::ffi::{CStr, c_int, c_void};
@@ -60,6 +61,7 @@ pub use point_to_point::*;
 pub use probing::*;
 pub use reductions::*;
 pub use time::*;
+pub use tools::*;
 pub use topologies::*;
 
 use crate::constants::ERR_ARG;

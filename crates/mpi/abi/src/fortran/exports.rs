@@ -105,14 +105,14 @@ mpi_error_string_ pmpi_error_string_(errorcode, string, resultlen, ierror) (stri
 mpi_exscan_ pmpi_exscan_(sendbuf, recvbuf, count, datatype, op, comm, ierror) () { give(ierror, call("MPI_Exscan", Object::Comm(from::comm(comm)), || api::exscan(from::buffer(sendbuf), from::buffer(recvbuf), i64::from(from::int(count)), from::datatype(datatype), from::op(op), from::comm(comm)))) }
 mpi_exscan_init_ pmpi_exscan_init_(sendbuf, recvbuf, count, datatype, op, comm, info, request, ierror) () { give(ierror, call("MPI_Exscan_init", Object::Comm(from::comm(comm)), || api::exscan_init(from::buffer(sendbuf), from::buffer(recvbuf), i64::from(from::int(count)), from::datatype(datatype), from::op(op), from::comm(comm), from::info(info), Foreign::new(request, &codec::REQUEST)))) }
 mpi_fetch_and_op_ pmpi_fetch_and_op_(origin_addr, result_addr, datatype, target_rank, target_disp, op, win, ierror) () { give(ierror, unsupported("MPI_Fetch_and_op", Object::Win(from::win(win)))) }
-mpi_file_call_errhandler_ pmpi_file_call_errhandler_(fh, errorcode, ierror) () { give(ierror, unsupported("MPI_File_call_errhandler", Object::File(from::file(fh)))) }
-mpi_file_close_ pmpi_file_close_(fh, ierror) () { give(ierror, unsupported("MPI_File_close", Object::None)) }
-mpi_file_create_errhandler_ pmpi_file_create_errhandler_(file_errhandler_fn, errhandler, ierror) () { give(ierror, unsupported("MPI_File_create_errhandler", Object::None)) }
-mpi_file_delete_ pmpi_file_delete_(filename, info, ierror) (filename_len) { give(ierror, unsupported("MPI_File_delete", Object::None)) }
+mpi_file_call_errhandler_ pmpi_file_call_errhandler_(fh, errorcode, ierror) () { give(ierror, call("MPI_File_call_errhandler", Object::File(from::file(fh)), || api::file_call_errhandler(from::file(fh), from::int(errorcode)))) }
+mpi_file_close_ pmpi_file_close_(fh, ierror) () { give(ierror, unsupported("MPI_File_close", Object::FILES)) }
+mpi_file_create_errhandler_ pmpi_file_create_errhandler_(file_errhandler_fn, errhandler, ierror) () { give(ierror, call("MPI_File_create_errhandler", Object::None, || api::file_create_errhandler(from::callback(file_errhandler_fn), Foreign::new(errhandler, &codec::ERRHANDLER)))) }
+mpi_file_delete_ pmpi_file_delete_(filename, info, ierror) (filename_len) { give(ierror, unsupported("MPI_File_delete", Object::FILES)) }
 mpi_file_get_amode_ pmpi_file_get_amode_(fh, amode, ierror) () { give(ierror, unsupported("MPI_File_get_amode", Object::File(from::file(fh)))) }
 mpi_file_get_atomicity_ pmpi_file_get_atomicity_(fh, flag, ierror) () { give(ierror, unsupported("MPI_File_get_atomicity", Object::File(from::file(fh)))) }
 mpi_file_get_byte_offset_ pmpi_file_get_byte_offset_(fh, offset, disp, ierror) () { give(ierror, unsupported("MPI_File_get_byte_offset", Object::File(from::file(fh)))) }
-mpi_file_get_errhandler_ pmpi_file_get_errhandler_(file, errhandler, ierror) () { give(ierror, unsupported("MPI_File_get_errhandler", Object::File(from::file(file)))) }
+mpi_file_get_errhandler_ pmpi_file_get_errhandler_(file, errhandler, ierror) () { give(ierror, call("MPI_File_get_errhandler", Object::File(from::file(file)), || api::file_get_errhandler(from::file(file), Foreign::new(errhandler, &codec::ERRHANDLER)))) }
 mpi_file_get_group_ pmpi_file_get_group_(fh, group, ierror) () { give(ierror, unsupported("MPI_File_get_group", Object::File(from::file(fh)))) }
 mpi_file_get_info_ pmpi_file_get_info_(fh, info_used, ierror) () { give(ierror, unsupported("MPI_File_get_info", Object::File(from::file(fh)))) }
 mpi_file_get_position_ pmpi_file_get_position_(fh, offset, ierror) () { give(ierror, unsupported("MPI_File_get_position", Object::File(from::file(fh)))) }
@@ -130,7 +130,7 @@ mpi_file_iwrite_all_ pmpi_file_iwrite_all_(fh, buf, count, datatype, request, ie
 mpi_file_iwrite_at_ pmpi_file_iwrite_at_(fh, offset, buf, count, datatype, request, ierror) () { give(ierror, unsupported("MPI_File_iwrite_at", Object::File(from::file(fh)))) }
 mpi_file_iwrite_at_all_ pmpi_file_iwrite_at_all_(fh, offset, buf, count, datatype, request, ierror) () { give(ierror, unsupported("MPI_File_iwrite_at_all", Object::File(from::file(fh)))) }
 mpi_file_iwrite_shared_ pmpi_file_iwrite_shared_(fh, buf, count, datatype, request, ierror) () { give(ierror, unsupported("MPI_File_iwrite_shared", Object::File(from::file(fh)))) }
-mpi_file_open_ pmpi_file_open_(comm, filename, amode, info, fh, ierror) (filename_len) { give(ierror, unsupported("MPI_File_open", Object::Comm(from::comm(comm)))) }
+mpi_file_open_ pmpi_file_open_(comm, filename, amode, info, fh, ierror) (filename_len) { give(ierror, unsupported("MPI_File_open", Object::FILES)) }
 mpi_file_preallocate_ pmpi_file_preallocate_(fh, size, ierror) () { give(ierror, unsupported("MPI_File_preallocate", Object::File(from::file(fh)))) }
 mpi_file_read_ pmpi_file_read_(fh, buf, count, datatype, status, ierror) () { give(ierror, unsupported("MPI_File_read", Object::File(from::file(fh)))) }
 mpi_file_read_all_ pmpi_file_read_all_(fh, buf, count, datatype, status, ierror) () { give(ierror, unsupported("MPI_File_read_all", Object::File(from::file(fh)))) }
@@ -147,7 +147,7 @@ mpi_file_read_shared_ pmpi_file_read_shared_(fh, buf, count, datatype, status, i
 mpi_file_seek_ pmpi_file_seek_(fh, offset, whence, ierror) () { give(ierror, unsupported("MPI_File_seek", Object::File(from::file(fh)))) }
 mpi_file_seek_shared_ pmpi_file_seek_shared_(fh, offset, whence, ierror) () { give(ierror, unsupported("MPI_File_seek_shared", Object::File(from::file(fh)))) }
 mpi_file_set_atomicity_ pmpi_file_set_atomicity_(fh, flag, ierror) () { give(ierror, unsupported("MPI_File_set_atomicity", Object::File(from::file(fh)))) }
-mpi_file_set_errhandler_ pmpi_file_set_errhandler_(file, errhandler, ierror) () { give(ierror, unsupported("MPI_File_set_errhandler", Object::File(from::file(file)))) }
+mpi_file_set_errhandler_ pmpi_file_set_errhandler_(file, errhandler, ierror) () { give(ierror, call("MPI_File_set_errhandler", Object::File(from::file(file)), || api::file_set_errhandler(from::file(file), from::errhandler(errhandler)))) }
 mpi_file_set_info_ pmpi_file_set_info_(fh, info, ierror) () { give(ierror, unsupported("MPI_File_set_info", Object::File(from::file(fh)))) }
 mpi_file_set_size_ pmpi_file_set_size_(fh, size, ierror) () { give(ierror, unsupported("MPI_File_set_size", Object::File(from::file(fh)))) }
 mpi_file_set_view_ pmpi_file_set_view_(fh, disp, etype, filetype, datarep, info, ierror) (datarep_len) { give(ierror, unsupported("MPI_File_set_view", Object::File(from::file(fh)))) }
@@ -296,7 +296,7 @@ mpi_reduce_scatter_ pmpi_reduce_scatter_(sendbuf, recvbuf, recvcounts, datatype,
 mpi_reduce_scatter_block_ pmpi_reduce_scatter_block_(sendbuf, recvbuf, recvcount, datatype, op, comm, ierror) () { give(ierror, call("MPI_Reduce_scatter_block", Object::Comm(from::comm(comm)), || api::reduce_scatter_block(from::buffer(sendbuf), from::buffer(recvbuf), i64::from(from::int(recvcount)), from::datatype(datatype), from::op(op), from::comm(comm)))) }
 mpi_reduce_scatter_block_init_ pmpi_reduce_scatter_block_init_(sendbuf, recvbuf, recvcount, datatype, op, comm, info, request, ierror) () { give(ierror, call("MPI_Reduce_scatter_block_init", Object::Comm(from::comm(comm)), || api::reduce_scatter_block_init(from::buffer(sendbuf), from::buffer(recvbuf), i64::from(from::int(recvcount)), from::datatype(datatype), from::op(op), from::comm(comm), from::info(info), Foreign::new(request, &codec::REQUEST)))) }
 mpi_reduce_scatter_init_ pmpi_reduce_scatter_init_(sendbuf, recvbuf, recvcounts, datatype, op, comm, info, request, ierror) () { give(ierror, call("MPI_Reduce_scatter_init", Object::Comm(from::comm(comm)), || api::reduce_scatter_init(from::buffer(sendbuf), from::buffer(recvbuf), Foreign::new(recvcounts, &codec::NARROW), from::datatype(datatype), from::op(op), from::comm(comm), from::info(info), Foreign::new(request, &codec::REQUEST)))) }
-mpi_register_datarep_ pmpi_register_datarep_(datarep, read_conversion_fn, write_conversion_fn, dtype_file_extent_fn, extra_state, ierror) (datarep_len) { give(ierror, unsupported("MPI_Register_datarep", Object::None)) }
+mpi_register_datarep_ pmpi_register_datarep_(datarep, read_conversion_fn, write_conversion_fn, dtype_file_extent_fn, extra_state, ierror) (datarep_len) { give(ierror, unsupported("MPI_Register_datarep", Object::FILES)) }
 mpi_remove_error_class_ pmpi_remove_error_class_(errorclass, ierror) () { give(ierror, call("MPI_Remove_error_class", Object::None, || api::remove_error_class(from::int(errorclass)))) }
 mpi_remove_error_code_ pmpi_remove_error_code_(errorcode, ierror) () { give(ierror, call("MPI_Remove_error_code", Object::None, || api::remove_error_code(from::int(errorcode)))) }
 mpi_remove_error_string_ pmpi_remove_error_string_(errorcode, ierror) () { give(ierror, call("MPI_Remove_error_string", Object::None, || api::remove_error_string(from::int(errorcode)))) }
