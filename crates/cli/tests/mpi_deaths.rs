@@ -105,3 +105,29 @@ fn a_rank_that_is_killed_at_random_ends_the_job() {
     assert!(4 * named_right >= runs, "survivors named the victim in {named_right} of {runs} runs");
     tautline_skips::did(runs);
 }
+
+/// Calls that wait or ask for several ranks, one of which is killed: the others run, and send nothing.
+#[test]
+fn calls_that_wait_for_others_too_learn_of_a_death() {
+    let test = "calls_that_wait_for_others_too_learn_of_a_death";
+    if !has("cc") {
+        return tautline_skips::skip(test, "there is no C compiler (cc)");
+    }
+    let program = compile("mpicc", &["crates/mpi/abi/tests/survivor.c"], &["-O1", "-Wall", "-Werror"]);
+    for how in ["waitall", "testall", "sendrecv", "test", "testany", "iprobe", "improbe"] {
+        for device in ["shm", "udp"] {
+            let mut command = common::tautline();
+            command.args(["run", "--keep-going", "--timeout", "30", "--device", device, "-n", "3"]);
+            command.arg(&program).arg(how);
+            command.env_remove("TAUTLINE_JOB_FD").env_remove("TAUTLINE_JOB_FILE");
+            let output = command.output().unwrap();
+            let (stdout, stderr) =
+                (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+            assert!(
+                stdout.contains("passed") && !stdout.contains("line "),
+                "{how}, {device}: {stdout}{stderr}"
+            );
+            assert!(stderr.contains("killed by signal 9"), "{how}, {device}: {stderr}");
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! The objects behind handles, and how they are found. A lookup that fails has the error class of its kind.
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tautline::group::{CHOSEN_IDS, Group};
@@ -18,6 +18,7 @@ use crate::network::network;
 use crate::op::{self, Kernel, Operation};
 use crate::pool::Pool;
 use crate::topology::Topology;
+use crate::waiting::{self, Search};
 
 /// Locks what no panic leaves half done.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -53,6 +54,8 @@ pub struct Communicator {
     pub name: Mutex<String>,
     pub attributes: Attributes,
     pub info: Hints,
+    /// When lost members are looked for again, as [`waiting::now_ms`] counts.
+    next_look_ms: AtomicU64,
 }
 
 impl Communicator {
@@ -76,6 +79,7 @@ impl Communicator {
             name: Mutex::default(),
             attributes,
             info: Mutex::new(lock(&like.info).clone()),
+            next_look_ms: AtomicU64::new(0),
         }
     }
 
@@ -92,6 +96,7 @@ impl Communicator {
             name: Mutex::new(name.to_owned()),
             attributes: Attributes::default(),
             info: Mutex::default(),
+            next_look_ms: AtomicU64::new(0),
         })
     }
 
@@ -104,6 +109,24 @@ impl Communicator {
     #[inline]
     pub fn peers(&self) -> &Members {
         self.remote.as_ref().unwrap_or(&self.members)
+    }
+
+    /// Why a message of any source may never come, if a search finds that a peer is lost.
+    pub fn lost_peer(&self, search: Search) -> Option<Error> {
+        let looks = match search {
+            Search::None => false,
+            Search::AtTimes => self.is_time_to_look(),
+            Search::Now => true,
+        };
+        if looks { network().check_alive(&self.peers().0).err() } else { None }
+    }
+
+    fn is_time_to_look(&self) -> bool {
+        let (now, next) = (waiting::now_ms(), self.next_look_ms.load(Ordering::Relaxed));
+        if now >= next {
+            self.next_look_ms.store(now + waiting::IDLE.as_millis() as u64, Ordering::Relaxed);
+        }
+        now >= next
     }
 
     /// Its handle.

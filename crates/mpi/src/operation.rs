@@ -5,14 +5,15 @@ use std::sync::{Arc, Mutex};
 use tautline::group::{Collective, Persistent};
 use tautline::tags::{Receive, Request as _, RequestId, Send};
 
-use crate::constants::{ERR_TRUNCATE, SUCCESS};
+use crate::constants::{ERR_PROC_ABORTED, ERR_TRUNCATE, SUCCESS};
 use crate::datatype::Message;
 use crate::error::{Error, Result};
 use crate::foreign::Status;
 use crate::grequest::General;
-use crate::network::{self, network};
+use crate::network;
 use crate::objects::{Communicator, lock};
 use crate::trace;
+use crate::waiting::Search;
 
 /// How an operation ended.
 #[derive(Clone, Debug)]
@@ -66,12 +67,12 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// How it ended, if it has; it must not be polled again then. `idle` if nothing has happened for some
-    /// time: then the loss of ranks is looked for that the operation does not wait for by name.
-    pub fn poll(&mut self, idle: bool) -> Option<Completion> {
+    /// How it ended, if it has; it must not be polled again then. `search` is for lost ranks that the
+    /// operation does not wait for by name.
+    pub fn poll(&mut self, search: Search) -> Option<Completion> {
         match self {
             Operation::Send(send) => poll_send(send),
-            Operation::Receive(receiving) => receiving.poll(idle),
+            Operation::Receive(receiving) => receiving.poll(search),
             Operation::Both(send, receiving, received) => {
                 if let Some(completion) = send.as_mut().and_then(poll_send) {
                     *send = None;
@@ -79,8 +80,13 @@ impl Operation {
                         return Some(completion);
                     }
                 }
-                if let Some(completion) = receiving.as_mut().and_then(|receiving| receiving.poll(idle)) {
-                    (*receiving, *received) = (None, Some(completion));
+                if let Some(completion) = receiving.as_mut().and_then(|receiving| receiving.poll(search)) {
+                    *receiving = None;
+                    // Nobody may be left to take what is sent.
+                    if is_loss(completion.error.as_ref()) {
+                        return Some(completion);
+                    }
+                    *received = Some(completion);
                 }
                 if send.is_none() { received.take() } else { None }
             }
@@ -137,6 +143,11 @@ impl Operation {
     }
 }
 
+/// Whether an operation failed because a rank is gone.
+pub fn is_loss(error: Option<&Error>) -> bool {
+    error.is_some_and(|error| error.code == ERR_PROC_ABORTED)
+}
+
 /// What is done with the output of a collective.
 pub type Finish = Arc<dyn Fn(&[u8]) -> Result<()> + std::marker::Send + Sync>;
 
@@ -165,16 +176,12 @@ pub struct Receiving {
 }
 
 impl Receiving {
-    fn poll(&mut self, idle: bool) -> Option<Completion> {
+    fn poll(&mut self, search: Search) -> Option<Completion> {
+        // What a lost rank has sent is there before its loss is known.
+        let lost = if self.any { self.comm.lost_peer(search) } else { None };
         let (result, bytes) = match self.receive.poll() {
             Ok(Some(ended)) => ended,
-            Ok(None) if idle && self.any => {
-                return network()
-                    .check_alive(&self.comm.peers().0)
-                    .err()
-                    .map(|error| Completion::of(Err(error)));
-            }
-            Ok(None) => return None,
+            Ok(None) => return lost.map(|error| Completion::of(Err(error))),
             Err(error) => return Some(Completion::of(Err(network::failure(error)))),
         };
         Some(match result {

@@ -12,7 +12,7 @@ use crate::handle::{Comm, Request};
 use crate::objects::{add, lock};
 use crate::operation::{Completion, Operation};
 use crate::pool::Pool;
-use crate::waiting::{self, Wait};
+use crate::waiting::{self, Search, Wait};
 
 /// Starts a persistent operation.
 pub type Start = Box<dyn Fn() -> Result<Operation> + Send + Sync>;
@@ -35,9 +35,9 @@ enum Progress {
 
 impl Progress {
     /// Notes the end of an operation; adds what it waits for if it has not ended.
-    fn poll(&mut self, ids: &mut Vec<RequestId>, idle: bool) {
+    fn poll(&mut self, ids: &mut Vec<RequestId>, search: Search) {
         if let Progress::Active(operation) = self {
-            match operation.poll(idle) {
+            match operation.poll(search) {
                 Some(completion) => {
                     let general = match operation {
                         Operation::General(general) => Some(Arc::clone(general)),
@@ -53,9 +53,9 @@ impl Progress {
 
 impl Pending {
     /// Makes progress in the background; whether it has ended. If another thread is at it, that one does.
-    pub fn poll(&self, ids: &mut Vec<RequestId>, idle: bool) -> bool {
+    pub fn poll(&self, ids: &mut Vec<RequestId>, search: Search) -> bool {
         let Ok(mut progress) = self.progress.try_lock() else { return false };
-        progress.poll(ids, idle);
+        progress.poll(ids, search);
         !matches!(*progress, Progress::Active(_))
     }
 }
@@ -143,7 +143,7 @@ pub fn peek(handle: Request, wait: &mut Wait) -> Result<Option<Outcome>> {
     }
     let pending = find(handle)?;
     let mut progress = lock(&pending.progress);
-    progress.poll(&mut wait.ids, wait.idle);
+    progress.poll(&mut wait.ids, wait.search);
     match &*progress {
         Progress::Inactive => Ok(Some(INACTIVE)),
         Progress::Complete(Completion { status, error }, _) => {

@@ -2,8 +2,8 @@
 //! it never holds up the calls of another.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::{Arc, LazyLock, Mutex};
+use std::time::{Duration, Instant};
 
 use tautline::tags::RequestId;
 
@@ -13,7 +13,13 @@ use crate::objects::lock;
 use crate::request::Pending;
 
 /// After this time without an event a waiting thread looks for lost ranks.
-const IDLE: Duration = Duration::from_millis(100);
+pub const IDLE: Duration = Duration::from_millis(100);
+
+/// A clock for looking for lost ranks, in milliseconds.
+pub fn now_ms() -> u64 {
+    static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    BEGIN.elapsed().as_millis() as u64
+}
 
 /// What the program itself completes is looked at this often.
 const OWN: Duration = Duration::from_millis(1);
@@ -30,13 +36,13 @@ pub fn add_background(pending: Arc<Pending>) {
 }
 
 /// Polls collectives and what is in the background, and adds what they wait for.
-fn poll_background(ids: &mut Vec<RequestId>, idle: bool) {
+fn poll_background(ids: &mut Vec<RequestId>, search: Search) {
     network().world().progress_and_waits(ids);
     if BACKGROUND_LEN.load(Ordering::Acquire) == 0 {
         return;
     }
     let list = lock(&BACKGROUND).clone();
-    let ended: Vec<&Arc<Pending>> = list.iter().filter(|pending| pending.poll(ids, idle)).collect();
+    let ended: Vec<&Arc<Pending>> = list.iter().filter(|pending| pending.poll(ids, search)).collect();
     if !ended.is_empty() {
         let mut list = lock(&BACKGROUND);
         list.retain(|one| !ended.iter().any(|other| Arc::ptr_eq(one, other)));
@@ -67,15 +73,27 @@ pub fn may_have_others() -> bool {
 #[inline(never)]
 fn time_beside_others() -> Option<Duration> {
     let mut ids = Vec::new();
-    poll_background(&mut ids, false);
+    poll_background(&mut ids, Search::None);
     ids.is_empty().then_some(IDLE)
 }
 
 /// Makes progress without waiting.
 pub fn progress() -> Result<()> {
     network().tags().progress().map_err(failure)?;
-    poll_background(&mut Vec::new(), false);
+    poll_background(&mut Vec::new(), Search::None);
     Ok(())
+}
+
+/// When a call looks for lost ranks that it does not wait for by name.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Search {
+    /// Not now.
+    #[default]
+    None,
+    /// In one call of each tenth of a second: the program polls, and may never wait.
+    AtTimes,
+    /// Now: nothing has happened for some time.
+    Now,
 }
 
 /// What a waiting call needs.
@@ -85,8 +103,8 @@ pub struct Wait {
     pub ids: Vec<RequestId>,
     /// How many of them have to end before it looks again; 1 if this is not set.
     pub count: Option<usize>,
-    /// Whether nothing has happened for some time.
-    pub idle: bool,
+    /// Whether lost ranks are looked for.
+    pub search: Search,
     /// Whether something is waited for that has no number.
     pub own: bool,
 }
@@ -102,17 +120,17 @@ pub fn wait_until<T>(mut look: impl FnMut(&mut Wait) -> Result<Option<T>>) -> Re
             return Ok(found);
         }
         let own = wait.ids.len();
-        poll_background(&mut wait.ids, wait.idle);
+        poll_background(&mut wait.ids, wait.search);
         let count = if wait.ids.len() == own { wait.count.unwrap_or(1) } else { 1 };
         let time = if wait.own || wait.ids.is_empty() { OWN } else { IDLE };
         let woken = network().tags().wait_ids(&wait.ids, count.min(wait.ids.len()).max(1), Some(time));
-        wait.idle = !woken.map_err(failure)?;
+        wait.search = if woken.map_err(failure)? { Search::None } else { Search::Now };
     }
 }
 
 /// Makes progress; for how long a call may wait then that looks for messages, not for the end of operations.
 pub fn probe_time() -> Duration {
     let mut ids = Vec::new();
-    poll_background(&mut ids, false);
+    poll_background(&mut ids, Search::None);
     if ids.is_empty() { IDLE } else { OWN }
 }

@@ -10,9 +10,9 @@ use crate::error::{Error, Result, count as natural};
 use crate::foreign::{Callback, Foreign, Status};
 use crate::grequest::General;
 use crate::handle::Request;
-use crate::operation::{Completion, Operation};
+use crate::operation::{self, Completion, Operation};
 use crate::request::{self, Outcome};
-use crate::waiting::{self, Wait};
+use crate::waiting::{self, Search, Wait};
 
 /// Waits for the end of an operation.
 pub(super) fn finish_with_status(operation: &mut Operation) -> Result<Completion> {
@@ -20,7 +20,7 @@ pub(super) fn finish_with_status(operation: &mut Operation) -> Result<Completion
         return Ok(std::mem::replace(completion, Completion::EMPTY));
     }
     waiting::wait_until(|wait| {
-        let ended = operation.poll(wait.idle);
+        let ended = operation.poll(wait.search);
         if ended.is_none() {
             operation.waits_for(&mut wait.ids);
         }
@@ -124,7 +124,7 @@ fn look_twice<T>(mut look: impl FnMut(&mut Wait) -> Result<Option<T>>) -> Result
         return Ok(Some(found));
     }
     waiting::progress()?;
-    look(&mut Wait::default())
+    look(&mut Wait { search: Search::AtTimes, ..Wait::default() })
 }
 
 /// All outcomes, if all requests are complete.
@@ -133,18 +133,44 @@ unsafe fn peek_all(
     requests: Foreign<Request>,
     wait: &mut Wait,
 ) -> Result<Option<Vec<Outcome>>> {
+    // SAFETY: the arguments are as the standard says.
+    let outcomes = unsafe { peek_each(count, requests, wait)? };
+    Ok(outcomes.into_iter().collect())
+}
+
+/// The outcome of each request, as far as they are complete.
+unsafe fn peek_each(
+    count: usize,
+    requests: Foreign<Request>,
+    wait: &mut Wait,
+) -> Result<Vec<Option<Outcome>>> {
     let mut outcomes = Vec::with_capacity(count);
     for index in 0..count {
         // SAFETY: the arguments are as the standard says.
-        outcomes.extend(request::peek(unsafe { requests.get(index) }, wait)?);
+        outcomes.push(request::peek(unsafe { requests.get(index) }, wait)?);
     }
     wait.count = Some(wait.ids.len());
-    Ok((outcomes.len() == count).then_some(outcomes))
+    Ok(outcomes)
 }
 
-/// Gives all outcomes to the program; the statuses have the errors.
+/// The outcome of each request if all are complete, or if one has failed since a rank is gone: the others may
+/// never end then.
+unsafe fn peek_ended(
+    count: usize,
+    requests: Foreign<Request>,
+    wait: &mut Wait,
+) -> Result<Option<Vec<Option<Outcome>>>> {
+    // SAFETY: the arguments are as the standard says.
+    let outcomes = unsafe { peek_each(count, requests, wait)? };
+    let lost = |outcome: &Option<Outcome>| {
+        outcome.as_ref().is_some_and(|outcome| operation::is_loss(outcome.error.as_ref()))
+    };
+    Ok((outcomes.iter().all(Option::is_some) || outcomes.iter().any(lost)).then_some(outcomes))
+}
+
+/// Gives all outcomes to the program; the statuses have the errors. Requests without an outcome stay.
 unsafe fn give_all(
-    outcomes: &[Outcome],
+    outcomes: &[Option<Outcome>],
     requests: Foreign<Request>,
     statuses: Foreign<Status>,
 ) -> Result<()> {
@@ -152,6 +178,10 @@ unsafe fn give_all(
     for (index, outcome) in outcomes.iter().enumerate() {
         // SAFETY: the arguments are as the standard says.
         unsafe {
+            let Some(outcome) = outcome else {
+                statuses.set(index, Status { error: c::ERR_PENDING, ..Status::EMPTY });
+                continue;
+            };
             let status = end(requests, index, outcome)?;
             statuses.set(index, status);
             failed = failed.or((status.error != c::SUCCESS).then_some(outcome));
@@ -173,7 +203,7 @@ pub unsafe fn waitall(count: c_int, requests: Foreign<Request>, statuses: Foreig
     let count = natural(count.into(), "count")?;
     // SAFETY: the arguments are as the standard says.
     unsafe {
-        let outcomes = waiting::wait_until(|wait| peek_all(count, requests, wait))?;
+        let outcomes = waiting::wait_until(|wait| peek_ended(count, requests, wait))?;
         give_all(&outcomes, requests, statuses)
     }
 }
@@ -188,7 +218,7 @@ pub unsafe fn testall(
     let count = natural(count.into(), "count")?;
     // SAFETY: the arguments are as the standard says.
     unsafe {
-        let outcomes = look_twice(|wait| peek_all(count, requests, wait))?;
+        let outcomes = look_twice(|wait| peek_ended(count, requests, wait))?;
         flag.set(0, c_int::from(outcomes.is_some()));
         outcomes.map_or(Ok(()), |outcomes| give_all(&outcomes, requests, statuses))
     }

@@ -540,7 +540,13 @@ pub unsafe fn sendrecv_replace(
     unsafe {
         let mut copy = message(buf, count, of)?.to_vec();
         let (at, bytes) = (copy.as_mut_ptr().cast(), copy.len() as i64);
-        sendrecv(at, bytes, c::BYTE, dest, sendtag, buf, count, of, source, recvtag, comm, status)
+        let ended =
+            sendrecv(at, bytes, c::BYTE, dest, sendtag, buf, count, of, source, recvtag, comm, status);
+        if ended.is_err() {
+            // The send may go on, and read it.
+            std::mem::forget(copy);
+        }
+        ended
     }
 }
 

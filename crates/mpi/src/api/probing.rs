@@ -16,6 +16,7 @@ use crate::network::{failure, network};
 use crate::objects::{self, Communicator, lock};
 use crate::operation::{Completion, Operation};
 use crate::pool::Pool;
+use crate::waiting::Search;
 use crate::{request, waiting};
 
 /// A message that a matched probe returned, and its communicator.
@@ -41,6 +42,18 @@ fn wait_for<T>(pattern: &Pattern, mut look: impl FnMut() -> Result<Option<T>>) -
     }
 }
 
+/// Looks for a message once. If there is none, that may be since a rank is lost.
+fn look_once<T>(pattern: &Pattern, look: impl FnOnce() -> Result<Option<T>>) -> Result<Option<T>> {
+    waiting::progress()?;
+    // What a lost rank has sent is there before its loss is known.
+    let lost = if pattern.source.is_none() { pattern.comm.lost_peer(Search::AtTimes) } else { None };
+    let found = look()?;
+    match (found, lost) {
+        (None, Some(lost)) => Err(lost),
+        (found, _) => Ok(found),
+    }
+}
+
 fn try_probe(pattern: &Pattern) -> Result<Option<Status>> {
     let found = pattern.comm.tags()?.try_probe(pattern.source, pattern.tag).map_err(failure)?;
     Ok(found.map(|found| pattern.comm.status(&found)))
@@ -60,10 +73,7 @@ pub unsafe fn iprobe(
 ) -> Result<()> {
     let found = match pattern(source, tag, comm)? {
         None => Some(FROM_NOBODY),
-        Some(pattern) => {
-            waiting::progress()?;
-            try_probe(&pattern)?
-        }
+        Some(pattern) => look_once(&pattern, || try_probe(&pattern))?,
     };
     // SAFETY: the arguments are as the standard says.
     unsafe {
@@ -119,8 +129,7 @@ pub unsafe fn improbe(
             completion::set_status(status, 0, FROM_NOBODY);
             return Ok(());
         };
-        waiting::progress()?;
-        let found = try_claim(&pattern)?;
+        let found = look_once(&pattern, || try_claim(&pattern))?;
         flag.set(0, c_int::from(found.is_some()));
         match found {
             Some(found) => give(found, pattern.comm, message, status),
