@@ -40,7 +40,12 @@ pub const LAYERS: &[Layer] = &[
         ],
         may_be_unsafe: false,
     },
-    Layer { folder: "mpi", inside: &["tautline"], outside: &[], may_be_unsafe: true },
+    Layer {
+        folder: "mpi",
+        inside: &["tautline"],
+        outside: &[("rustix", "the monotonic clock, which the standard library compares only with itself")],
+        may_be_unsafe: true,
+    },
     Layer { folder: "mpi/abi", inside: &["tautline-mpi"], outside: &[], may_be_unsafe: true },
     Layer { folder: "mpi/mpich", inside: &["tautline-mpi"], outside: &[], may_be_unsafe: true },
     Layer {

@@ -130,6 +130,11 @@ fn errors_of_files_are_returned() {
 }
 
 #[test]
+fn the_clock_is_that_of_the_host() {
+    passes("the_clock_is_that_of_the_host", "clock");
+}
+
+#[test]
 fn older_programs_have_the_functions_that_were_removed() {
     if !has_compiler("older_programs_have_the_functions_that_were_removed") {
         return;

@@ -1,18 +1,19 @@
 //! Timers and addresses.
 
-use std::sync::LazyLock;
-use std::time::Instant;
+use rustix::time::{ClockId, Timespec, clock_getres, clock_gettime};
 
-static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
-
-/// `MPI_Wtime`: seconds since some moment in the past.
+/// `MPI_Wtime`: seconds of the monotonic clock, which is the same for all ranks of a host.
 pub fn wtime() -> f64 {
-    BEGIN.elapsed().as_secs_f64()
+    seconds(clock_gettime(ClockId::Monotonic))
 }
 
-/// `MPI_Wtick`: the clock counts nanoseconds.
+/// `MPI_Wtick`: what the clock counts.
 pub fn wtick() -> f64 {
-    1e-9
+    seconds(clock_getres(ClockId::Monotonic))
+}
+
+fn seconds(time: Timespec) -> f64 {
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
 /// `MPI_Aint_add`.
