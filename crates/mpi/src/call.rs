@@ -154,7 +154,6 @@ fn failed(name: &'static str, object: Object, error: &Error) -> c_int {
         network::abort(error.code)
     }
     errhandler::remember(name, error);
-    let object = error.comm.map_or(object, Object::Comm);
     // The program's handler may unwind in a language of its own; that must not pass through us.
     catch_unwind(AssertUnwindSafe(|| errhandler::raise(name, object, error))).unwrap_or(ERR_INTERN)
 }

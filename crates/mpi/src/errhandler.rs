@@ -122,7 +122,9 @@ pub(crate) enum Subject<'a> {
 
 /// Calls the error handler of an object and returns the code for the program.
 pub(crate) fn raise(name: &str, object: Object, error: &Error) -> c_int {
+    let kept = error.comm.as_ref().map(|kept| Arc::clone(&kept.0));
     let comm = match object {
+        _ if kept.is_some() => kept,
         Object::Comm(comm) => objects::comm(comm).ok(),
         Object::File(file) => {
             let text = || format!("{name} failed: {error}");

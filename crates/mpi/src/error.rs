@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::fmt;
+use std::sync::Arc;
 
 use crate::constants::{
     CLASSES, ERR_ARG, ERR_BASE, ERR_BUFFER, ERR_COMM, ERR_COUNT, ERR_DIMS, ERR_DISP, ERR_ERRHANDLER,
@@ -10,7 +11,7 @@ use crate::constants::{
     ERR_REQUEST, ERR_ROOT, ERR_SERVICE, ERR_SESSION, ERR_SIZE, ERR_SPAWN, ERR_TAG, ERR_TOPOLOGY,
     ERR_TRUNCATE, ERR_TYPE, ERR_UNKNOWN, ERR_UNSUPPORTED_OPERATION, ERR_VALUE_TOO_LARGE, ERR_WIN, SUCCESS,
 };
-use crate::handle::Comm;
+use crate::objects::Communicator;
 
 /// The result of a function of the core.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -22,8 +23,9 @@ pub struct Error {
     pub code: c_int,
     /// What was wrong.
     pub text: String,
-    /// The communicator whose error handler is called, if the arguments of the call do not tell.
-    pub comm: Option<Comm>,
+    /// The communicator whose error handler is called, if the arguments of the call do not tell. Its handle
+    /// may have been freed.
+    pub(crate) comm: Option<Kept>,
 }
 
 impl Error {
@@ -33,9 +35,27 @@ impl Error {
     }
 
     /// The same error for the error handler of `comm`.
-    pub fn on(mut self, comm: Comm) -> Error {
-        self.comm = Some(comm);
+    pub(crate) fn on(mut self, comm: &Arc<Communicator>) -> Error {
+        self.comm = Some(Kept(Arc::clone(comm)));
         self
+    }
+}
+
+/// The communicator of an error: the same as another only if it is the same object.
+#[derive(Clone)]
+pub(crate) struct Kept(pub(crate) Arc<Communicator>);
+
+impl PartialEq for Kept {
+    fn eq(&self, other: &Kept) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Kept {}
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.0.handle())
     }
 }
 

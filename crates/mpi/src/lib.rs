@@ -29,6 +29,7 @@ pub mod short;
 pub mod standard;
 
 mod attribute;
+mod buffered;
 mod errhandler;
 mod export;
 mod exports;

@@ -59,8 +59,8 @@ pub struct Communicator {
 }
 
 impl Communicator {
-    /// A communicator of `members` with the error handler and the info of `like`. Its contexts are not known
-    /// yet.
+    /// A communicator of `members` with the error handler of `like`, and without hints, as since MPI 4.0. Its
+    /// contexts are not known yet.
     pub fn like(
         like: &Communicator,
         members: Arc<Members>,
@@ -78,7 +78,7 @@ impl Communicator {
             errhandler: Mutex::new(Arc::clone(&lock(&like.errhandler))),
             name: Mutex::default(),
             attributes,
-            info: Mutex::new(lock(&like.info).clone()),
+            info: Mutex::default(),
             next_look_ms: AtomicU64::new(0),
         }
     }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use tautline::group::{Collective, Persistent};
 use tautline::tags::{Receive, Request as _, RequestId, Send};
 
+use crate::buffered::Buffered;
 use crate::constants::{ERR_PROC_ABORTED, ERR_TRUNCATE, SUCCESS};
 use crate::datatype::Message;
 use crate::error::{Error, Result};
@@ -60,6 +61,8 @@ pub enum Operation {
     Collective(Option<Collective>, Finish),
     /// A persistent collective that was started.
     Persistent(Arc<Mutex<Persistent>>, Finish),
+    /// Waits for buffered sends, and why one of those that have ended failed.
+    Flush(Vec<Arc<Buffered>>, Option<Error>),
     /// One that the program itself completes.
     General(Arc<General>),
     /// One that has ended.
@@ -99,6 +102,14 @@ impl Operation {
                 let output = if persistent.test() { persistent.wait() } else { return None };
                 Some(finished(output, finish))
             }
+            Operation::Flush(sends, failed) => {
+                sends.retain(|send| {
+                    let ended = send.poll();
+                    *failed = failed.take().or_else(|| ended.clone()?.err());
+                    ended.is_none()
+                });
+                sends.is_empty().then(|| Completion::of(failed.take().map_or(Ok(()), Err)))
+            }
             Operation::General(general) => general.poll(),
             Operation::Ended(completion) => Some(completion.clone()),
         }
@@ -113,6 +124,7 @@ impl Operation {
                 ids.extend(send.iter().map(tautline::tags::Request::id));
                 ids.extend(receiving.iter().map(|receiving| receiving.receive.id()));
             }
+            Operation::Flush(sends, _) => sends.iter().for_each(|send| send.waits_for(ids)),
             // What collectives wait for is known to those below.
             Operation::Collective(..) | Operation::Persistent(..) => {}
             Operation::General(_) | Operation::Ended(_) => {}
@@ -121,7 +133,10 @@ impl Operation {
 
     /// Whether something is put into the program's memory when it ends.
     pub fn arrives(&self) -> bool {
-        !matches!(self, Operation::Send(_) | Operation::General(_) | Operation::Ended(_))
+        !matches!(
+            self,
+            Operation::Send(_) | Operation::Flush(..) | Operation::General(_) | Operation::Ended(_)
+        )
     }
 
     /// `MPI_Cancel`: only receives that no message has matched, and operations of the program, are cancelled.
@@ -155,7 +170,8 @@ fn finished(output: tautline::Result<Vec<u8>>, finish: &Finish) -> Completion {
     Completion::of(output.map_err(network::failure).and_then(|output| finish(&output)))
 }
 
-fn poll_send(send: &mut Send) -> Option<Completion> {
+/// The end of a send, if it has ended.
+pub fn poll_send(send: &mut Send) -> Option<Completion> {
     match send.poll() {
         Ok(None) => None,
         Ok(Some(Ok(()))) => Some(Completion::EMPTY),

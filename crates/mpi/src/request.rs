@@ -8,8 +8,8 @@ use crate::constants as c;
 use crate::error::{Error, Result};
 use crate::foreign::Status;
 use crate::grequest::General;
-use crate::handle::{Comm, Request};
-use crate::objects::{add, lock};
+use crate::handle::Request;
+use crate::objects::{Communicator, add, lock};
 use crate::operation::{Completion, Operation};
 use crate::pool::Pool;
 use crate::waiting::{self, Search, Wait};
@@ -19,7 +19,7 @@ pub type Start = Box<dyn Fn() -> Result<Operation> + Send + Sync>;
 
 /// What a request stands for.
 pub struct Pending {
-    comm: Comm,
+    comm: Arc<Communicator>,
     /// How to start it again; only persistent requests have it.
     start: Option<Start>,
     progress: Mutex<Progress>,
@@ -68,13 +68,13 @@ fn find(handle: Request) -> Result<Arc<Pending>> {
 }
 
 /// A request for an operation under way.
-pub fn started(comm: Comm, operation: Operation) -> Result<Request> {
+pub fn started(comm: Arc<Communicator>, operation: Operation) -> Result<Request> {
     let progress = Mutex::new(Progress::Active(operation));
     add(&REQUESTS, Arc::new(Pending { comm, start: None, progress }))
 }
 
 /// A persistent request.
-pub fn persistent(comm: Comm, start: Start) -> Result<Request> {
+pub fn persistent(comm: Arc<Communicator>, start: Start) -> Result<Request> {
     let progress = Mutex::new(Progress::Inactive);
     add(&REQUESTS, Arc::new(Pending { comm, start: Some(start), progress }))
 }
@@ -82,13 +82,13 @@ pub fn persistent(comm: Comm, start: Start) -> Result<Request> {
 /// `MPI_Start`.
 pub fn start(handle: Request) -> Result<()> {
     let pending = find(handle)?;
-    let bad = |text: &str| Error::new(c::ERR_REQUEST, text).on(pending.comm);
+    let bad = |text: &str| Error::new(c::ERR_REQUEST, text).on(&pending.comm);
     let start = pending.start.as_ref().ok_or_else(|| bad("the request is not persistent"))?;
     let mut progress = lock(&pending.progress);
     if !matches!(*progress, Progress::Inactive) {
         return Err(bad("the request is active"));
     }
-    *progress = Progress::Active(start().map_err(|error| error.on(pending.comm))?);
+    *progress = Progress::Active(start().map_err(|error| error.on(&pending.comm))?);
     Ok(())
 }
 
@@ -108,7 +108,7 @@ pub fn free(handle: Request) -> Result<()> {
 pub fn cancel(handle: Request) -> Result<()> {
     let pending = find(handle)?;
     match &mut *lock(&pending.progress) {
-        Progress::Active(operation) => operation.cancel().map_err(|error| error.on(pending.comm)),
+        Progress::Active(operation) => operation.cancel().map_err(|error| error.on(&pending.comm)),
         Progress::Inactive | Progress::Complete(..) => Ok(()),
     }
 }
@@ -129,7 +129,7 @@ pub struct Outcome {
     /// Why the operation failed.
     pub error: Option<Error>,
     /// The communicator whose error handler is called.
-    pub comm: Option<Comm>,
+    pub comm: Option<Arc<Communicator>>,
     /// Whether the request was null or inactive.
     pub inactive: bool,
 }
@@ -148,7 +148,7 @@ pub fn peek(handle: Request, wait: &mut Wait) -> Result<Option<Outcome>> {
         Progress::Inactive => Ok(Some(INACTIVE)),
         Progress::Complete(Completion { status, error }, _) => {
             let (status, error) = (*status, error.clone());
-            Ok(Some(Outcome { status, error, comm: Some(pending.comm), inactive: false }))
+            Ok(Some(Outcome { status, error, comm: Some(Arc::clone(&pending.comm)), inactive: false }))
         }
         Progress::Active(operation) => {
             wait.own |= matches!(operation, Operation::General(_));
@@ -174,5 +174,5 @@ pub fn retire(handle: Request) -> Result<(Request, Option<Error>)> {
         Progress::Inactive | Progress::Active(_) => None,
     };
     let failed = general.and_then(|general| general.free().err());
-    Ok((c::REQUEST_NULL, failed.map(|error| error.on(pending.comm))))
+    Ok((c::REQUEST_NULL, failed.map(|error| error.on(&pending.comm))))
 }

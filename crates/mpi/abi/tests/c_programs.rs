@@ -130,6 +130,16 @@ fn errors_of_files_are_returned() {
 }
 
 #[test]
+fn freed_communicators_keep_their_error_handlers_and_copies_have_no_hints() {
+    passes("freed_communicators_keep_their_error_handlers_and_copies_have_no_hints", "freed");
+}
+
+#[test]
+fn buffers_are_flushed_without_waiting() {
+    passes("buffers_are_flushed_without_waiting", "flush");
+}
+
+#[test]
 fn the_clock_is_that_of_the_host() {
     passes("the_clock_is_that_of_the_host", "clock");
 }

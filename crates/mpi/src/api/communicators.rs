@@ -153,7 +153,7 @@ pub unsafe fn comm_idup(comm: Comm, new: Foreign<Comm>, request: Foreign<Request
         let collective = object.group()?.start(&call, input).map_err(failure)?;
         new.set(0, handle);
         crate::waiting::note_started_collective();
-        request.set(0, request::started(comm, Operation::Collective(Some(collective), Arc::new(finish)))?);
+        request.set(0, request::started(object, Operation::Collective(Some(collective), Arc::new(finish)))?);
     }
     Ok(())
 }
@@ -275,10 +275,10 @@ pub unsafe fn comm_free(comm: Foreign<Comm>) -> Result<()> {
         let handle = comm.get(0);
         let object = objects::comm(handle)?;
         if matches!(handle, c::COMM_WORLD | c::COMM_SELF) {
-            return Err(Error::new(c::ERR_COMM, "a predefined communicator cannot be freed").on(handle));
+            return Err(Error::new(c::ERR_COMM, "a predefined communicator cannot be freed").on(&object));
         }
         let owner = Owner(Object::Comm(handle), None);
-        object.attributes.delete_all(&owner).map_err(|error| error.on(handle))?;
+        object.attributes.delete_all(&owner).map_err(|error| error.on(&object))?;
         COMMS.remove(handle.0);
         comm.set(0, c::COMM_NULL);
     }

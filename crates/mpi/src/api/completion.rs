@@ -10,6 +10,7 @@ use crate::error::{Error, Result, count as natural};
 use crate::foreign::{Callback, Foreign, Status};
 use crate::grequest::General;
 use crate::handle::Request;
+use crate::objects::SELF;
 use crate::operation::{self, Completion, Operation};
 use crate::request::{self, Outcome};
 use crate::waiting::{self, Search, Wait};
@@ -58,7 +59,9 @@ unsafe fn give(
         let (handle, not_freed) = request::retire(requests.get(index))?;
         requests.set(index, handle);
         match (&outcome.error, not_freed) {
-            (Some(error), _) => Err(outcome.comm.map_or(error.clone(), |comm| error.clone().on(comm))),
+            (Some(error), _) => {
+                Err(outcome.comm.as_ref().map_or(error.clone(), |comm| error.clone().on(comm)))
+            }
             (None, Some(error)) => Err(error),
             (None, None) => Ok(()),
         }
@@ -195,7 +198,7 @@ fn in_status(failed: Option<&Outcome>) -> Result<()> {
     let Some(outcome) = failed else { return Ok(()) };
     let why = outcome.error.as_ref().map_or_else(|| "its free function failed".to_owned(), Error::to_string);
     let error = Error::new(c::ERR_IN_STATUS, format!("an operation failed, the first with {why}"));
-    Err(outcome.comm.map_or(error.clone(), |comm| error.on(comm)))
+    Err(outcome.comm.as_ref().map_or(error.clone(), |comm| error.on(comm)))
 }
 
 /// `MPI_Waitall`.
@@ -467,7 +470,7 @@ pub unsafe fn grequest_start(
     };
     let operation = Operation::General(Arc::new(general));
     // SAFETY: the arguments are as the standard says.
-    unsafe { request.set(0, request::started(c::COMM_SELF, operation)?) };
+    unsafe { request.set(0, request::started(Arc::clone(&SELF), operation)?) };
     Ok(())
 }
 

@@ -161,7 +161,7 @@ impl Plan {
         waiting::note_started_collective();
         let operation = Operation::Collective(Some(collective), self.output.into_finish());
         // SAFETY: the arguments are as the standard says.
-        unsafe { request.set(0, request::started(self.comm.handle(), operation)?) };
+        unsafe { request.set(0, request::started(self.comm, operation)?) };
         Ok(())
     }
 
@@ -176,7 +176,7 @@ impl Plan {
             Ok(Operation::Persistent(Arc::clone(&prepared), Arc::clone(&finish)))
         };
         // SAFETY: the arguments are as the standard says.
-        unsafe { request.set(0, request::persistent(comm.handle(), Box::new(start))?) };
+        unsafe { request.set(0, request::persistent(comm, Box::new(start))?) };
         Ok(())
     }
 }

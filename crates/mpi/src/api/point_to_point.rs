@@ -8,7 +8,7 @@ use tautline::tags::Region;
 
 use super::attributes::TAG_UB;
 use super::packing::message;
-use super::{Ptr, buffered, completion};
+use super::{Ptr, completion};
 use crate::constants as c;
 use crate::datatype::Message;
 use crate::error::{Error, Result, ensure};
@@ -17,7 +17,7 @@ use crate::handle::{Comm, Datatype, Request};
 use crate::network::failure;
 use crate::objects::{self, Communicator};
 use crate::operation::{Completion, Operation, Receiving};
-use crate::{request, short, state, trace, waiting};
+use crate::{buffered, request, short, state, trace, waiting};
 
 /// The status of a receive from `MPI_PROC_NULL`.
 pub(super) const FROM_NOBODY: Status = Status { source: c::PROC_NULL, ..Status::EMPTY };
@@ -114,7 +114,7 @@ unsafe fn send_message(message: &Message, (object, to, tag): &Destination, mode:
     let send = match (mode, place) {
         (Mode::Buffered, _) => {
             let send = tags.start_send(to, tag, bytes.into_owned()).map_err(failure)?;
-            buffered::add(send);
+            buffered::add(send, object.handle());
             return Ok(Operation::Ended(Completion::EMPTY));
         }
         (Mode::Standard, Some(place)) => tags.start_send_lent(to, tag, place),
@@ -307,7 +307,7 @@ macro_rules! sends {
             // SAFETY: the arguments are as the standard says.
             unsafe {
                 let operation = start_send((buf, count, of), (dest, tag, comm), $mode)?;
-                request.set(0, request::started(comm, operation)?);
+                request.set(0, request::started(objects::comm(comm)?, operation)?);
             }
             Ok(())
         }
@@ -329,7 +329,7 @@ macro_rules! sends {
             // SAFETY: the program keeps to the standard.
             let start = move || unsafe { send_message(&message, &to, $mode) };
             // SAFETY: the arguments are as the standard says.
-            unsafe { request.set(0, request::persistent(comm, Box::new(start))?) };
+            unsafe { request.set(0, request::persistent(objects::comm(comm)?, Box::new(start))?) };
             Ok(())
         }
     };
@@ -406,7 +406,7 @@ pub unsafe fn irecv(
     // SAFETY: the arguments are as the standard says.
     unsafe {
         let operation = start_receive((buf, count, of), (source, tag, comm))?;
-        request.set(0, request::started(comm, operation)?);
+        request.set(0, request::started(objects::comm(comm)?, operation)?);
     }
     Ok(())
 }
@@ -426,7 +426,7 @@ pub unsafe fn recv_init(
     // SAFETY: the program keeps to the standard.
     let start = move || unsafe { receive_message(message.clone(), pattern.clone()) };
     // SAFETY: the arguments are as the standard says.
-    unsafe { request.set(0, request::persistent(comm, Box::new(start))?) };
+    unsafe { request.set(0, request::persistent(objects::comm(comm)?, Box::new(start))?) };
     Ok(())
 }
 
@@ -520,7 +520,7 @@ pub unsafe fn isendrecv(
     let send = ((sendbuf, sendcount, sendtype), (dest, sendtag, comm));
     let receive = ((recvbuf, recvcount, recvtype), (source, recvtag, comm));
     // SAFETY: the arguments are as the standard says.
-    unsafe { request.set(0, request::started(comm, start_both(send, receive)?)?) };
+    unsafe { request.set(0, request::started(objects::comm(comm)?, start_both(send, receive)?)?) };
     Ok(())
 }
 
@@ -576,7 +576,7 @@ pub unsafe fn isendrecv_replace(
             }
             _ => None,
         };
-        request.set(0, request::started(comm, both(sent, received))?);
+        request.set(0, request::started(object, both(sent, received))?);
     }
     Ok(())
 }

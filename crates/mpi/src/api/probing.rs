@@ -163,19 +163,22 @@ pub unsafe fn mprobe(
 }
 
 /// Starts to receive a message that was taken out.
-unsafe fn start_matched(data: (Ptr, i64, Datatype), handle: Foreign<Message>) -> Result<(Operation, Comm)> {
+unsafe fn start_matched(
+    data: (Ptr, i64, Datatype),
+    handle: Foreign<Message>,
+) -> Result<(Operation, Arc<Communicator>)> {
     // SAFETY: the arguments are as the standard says.
     let number = unsafe { handle.get(0) };
     let into = message(data.0, data.1, data.2)?;
     if number == c::MESSAGE_NO_PROC {
         // SAFETY: as above.
         unsafe { handle.set(0, c::MESSAGE_NULL) };
-        return Ok((Operation::Ended(Completion::with(FROM_NOBODY)), c::COMM_SELF));
+        return Ok((Operation::Ended(Completion::with(FROM_NOBODY)), Arc::clone(&objects::SELF)));
     }
     let none = || Error::new(c::ERR_REQUEST, "there is no such message");
     let found = MESSAGES.remove(number.0).ok_or_else(none)?;
     let claimed = lock(&found.message).take().ok_or_else(none)?;
-    let (comm, on) = (Arc::clone(&found.comm), found.comm.handle());
+    let (comm, on) = (Arc::clone(&found.comm), Arc::clone(&found.comm));
     // One of the two is called.
     let claimed = std::cell::Cell::new(Some(claimed));
     let take = || claimed.take().ok_or(tautline::Error::Stale);
@@ -189,7 +192,7 @@ unsafe fn start_matched(data: (Ptr, i64, Datatype), handle: Foreign<Message>) ->
             |place| take()?.receive_lent(place),
             |room| take()?.receive(room),
         );
-        Ok((Operation::Receive(receiving.map_err(|error| error.on(on))?), on))
+        Ok((Operation::Receive(receiving.map_err(|error| error.on(&on))?), on))
     }
 }
 
@@ -204,7 +207,7 @@ pub unsafe fn mrecv(
     // SAFETY: the arguments are as the standard says.
     unsafe {
         let (mut operation, comm) = start_matched((buf, count, of), message)?;
-        finish(&mut operation, status).map_err(|error| error.on(comm))
+        finish(&mut operation, status).map_err(|error| error.on(&comm))
     }
 }
 
