@@ -134,11 +134,13 @@ fn under_slurm() {
         assert_eq!(lines(&output, "local "), ["local 1"; 4], "{mpi}");
     }
     // J-21: our own launcher inside an allocation.
-    let mut command = slurm.controller("salloc");
-    command.args(["--quiet", "-N2", "-n4", env!("CARGO_BIN_EXE_tautline"), "run"]);
-    let output = run(as_program(&mut command, "greet_all"));
-    assert_eq!(said(&output), expected(4));
-    assert_eq!(lines(&output, "local "), ["local 1"; 4]);
+    for launcher in ["run", "mpiexec"] {
+        let mut command = slurm.controller("salloc");
+        command.args(["--quiet", "-N2", "-n4", env!("CARGO_BIN_EXE_tautline"), launcher]);
+        let output = run(as_program(&mut command, "greet_all"));
+        assert_eq!(said(&output), expected(4), "{launcher}");
+        assert_eq!(lines(&output, "local "), ["local 1"; 4], "{launcher}");
+    }
     let output = greet(&slurm, &["--mpi=none", "-N2", "-n2"]);
     let text = String::from_utf8([&output.stdout[..], &output.stderr].concat()).unwrap();
     assert!(!output.status.success() && text.contains("use srun --mpi=pmi2 or srun --mpi=pmix"), "{text}");

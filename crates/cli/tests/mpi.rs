@@ -159,6 +159,33 @@ fn options_of_mpiexec_are_for_their_program() {
     assert_eq!(text(&output), "here\n".repeat(4));
     let output = run("-n 5 -hostfile hosts").args(["echo", "here"]).output().unwrap();
     assert!(text(&output).contains("5 processes do not fit: the hosts take 4"), "{}", text(&output));
+    let output = run("-n 5 -hostfile hosts --oversubscribe").args(["echo", "here"]).output().unwrap();
+    assert_eq!(text(&output), "here\n".repeat(5));
+}
+
+/// What people type for MPICH and Open MPI. Processes are bound to a core only where a core was asked for.
+#[test]
+fn options_of_other_launchers_are_taken() {
+    let cores = String::from_utf8(Command::new("nproc").output().unwrap().stdout).unwrap();
+    let run = |line: &str| {
+        let mut command = tautline();
+        command.arg("mpiexec").args(line.split_whitespace()).args(["-timeout", "60", "nproc"]);
+        let output = command.env_remove("OMP_NUM_THREADS").output().unwrap();
+        assert!(output.status.success(), "{line}: {}", text(&output));
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    for (line, ranks) in [
+        ("-host localhost:1 -n 3 --oversubscribe --mca btl self,vader", 3),
+        ("--np=2 --map-by slot --report-bindings -rmk user -q -genvall -x HOME", 2),
+        ("-N 2 -iface lo -launcher ssh --use-hwthread-cpus --allow-run-as-root", 2),
+        ("-bind-to none", 1),
+    ] {
+        assert_eq!(run(line), (cores.repeat(ranks), String::new()), "{line}");
+    }
+    let (out, err) = run("-n 2 --bind-to socket");
+    assert_eq!((out, err.lines().count()), (cores.repeat(2), 1), "{err}");
+    assert!(err.contains("--bind-to socket: processes are not bound"), "{err}");
+    assert_eq!(run("-n 2 -bind-to core"), ("1\n1\n".to_owned(), String::new()));
 }
 
 /// Build systems ask in the words of MPICH or of Open MPI.
@@ -183,5 +210,26 @@ fn compilers_tell_what_they_need() {
         ("-showme:command", "cc".to_owned()),
     ] {
         assert_eq!(ask(option), answer, "{option}");
+    }
+    // Which compiler it is, in the words of either.
+    let command = |compiler: &str, variables: &[(&str, &str)], options: &[&str]| {
+        let mut command = Command::new(prefix().join("bin").join(compiler));
+        for name in ["TAUTLINE_MPI_CC", "MPICH_CC", "OMPI_CC", "MPICH_CXX", "OMPI_FC"] {
+            command.env_remove(name);
+        }
+        let output =
+            command.envs(variables.iter().copied()).args(options).arg("-showme:command").output().unwrap();
+        text(&output).trim_end().to_owned()
+    };
+    for (compiler, variables, options, answer) in [
+        ("mpicc", &[("MPICH_CC", "one")][..], &[][..], "one"),
+        ("mpicc", &[("OMPI_CC", "ccache two")], &[], "ccache two"),
+        ("mpicc", &[("OMPI_CC", "two"), ("MPICH_CC", "one"), ("TAUTLINE_MPI_CC", "ours")], &[], "ours"),
+        ("mpicc", &[("MPICH_CC", "one")], &["-cc=three", "-g"], "three"),
+        ("mpicxx", &[("MPICH_CXX", "four")], &[], "four"),
+        ("mpifort", &[("OMPI_FC", "five")], &[], "five"),
+        ("mpifort", &[], &["-fc=six"], "six"),
+    ] {
+        assert_eq!(command(compiler, variables, options), answer, "{compiler} {variables:?} {options:?}");
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use anyhow::{Context, Result, bail};
 
@@ -99,9 +99,9 @@ pub fn install_quietly(folder: &Path) -> Result<std::result::Result<(), String>>
 /// Has the compiler of Fortran make the module `mpi`, whose file only that compiler can read.
 fn make_module(include: &Path) -> std::result::Result<(), String> {
     let compiler = Language::Fortran.compiler();
-    let name = compiler.to_string_lossy();
+    let name = compiler.shown();
     // gfortran writes modules even if it makes no program.
-    let mut command = Command::new(&compiler);
+    let mut command = compiler.command();
     command.arg("-fsyntax-only").arg("-J").arg(include).arg("-I").arg(include).arg(include.join("mpi.f90"));
     match command.stdout(Stdio::null()).stderr(Stdio::piped()).output() {
         Ok(output) if output.status.success() => Ok(()),

@@ -6,6 +6,7 @@
 mod compiler;
 mod install;
 mod mpiexec;
+mod options;
 
 use std::ffi::OsString;
 use std::path::PathBuf;

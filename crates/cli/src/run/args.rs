@@ -62,6 +62,9 @@ pub struct RunArgs {
     /// How many processes a host takes for which no number is given
     #[arg(long, value_name = "N")]
     pub ppn: Option<usize>,
+    /// Let hosts take more processes than their numbers say, if there are more
+    #[arg(long)]
+    pub oversubscribe: bool,
     /// The command that connects to a host
     #[arg(long, value_name = "COMMAND", default_value = SSH)]
     pub ssh: String,
@@ -77,7 +80,7 @@ pub struct RunArgs {
         long,
         value_name = "JOB",
         conflicts_with_all = ["restart", "keep_going", "security", "device", "ipv6", "output", "fault", "pcap",
-            "timeout", "bind", "grace", "ppn", "agent", "interface"]
+            "timeout", "bind", "grace", "ppn", "oversubscribe", "agent", "interface"]
     )]
     pub join: Option<String>,
     /// Set a variable of the program's environment, or pass on one of this environment to the hosts

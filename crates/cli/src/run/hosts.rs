@@ -63,13 +63,17 @@ fn read_text(path: &Path) -> std::io::Result<String> {
     Ok(text)
 }
 
+/// Reads `c slots=4 max_slots=8`. What else host files may say of a host has no effect here.
 fn parse_line(line: &str) -> Result<Host> {
-    let Some((name, slots)) = line.split_once(char::is_whitespace) else { return parse_host(line) };
-    let Some(slots) = slots.trim().strip_prefix("slots=") else {
-        bail!("\"{line}\" is no host\nwrite one host in each line: a, b:4 or c slots=4");
-    };
-    let mut host = parse_host(name)?;
-    host.slots = Some(parse_slots(&host.name, slots)?);
+    let mut words = line.split_whitespace();
+    let mut host = parse_host(words.next().unwrap_or_default())?;
+    for word in words {
+        match word.split_once('=') {
+            Some(("slots", slots)) => host.slots = Some(parse_slots(&host.name, slots)?),
+            Some((name, _)) if !name.is_empty() => {}
+            _ => bail!("\"{line}\" is no host\nwrite one host in each line: a, b:4 or c slots=4"),
+        }
+    }
     Ok(host)
 }
 
@@ -164,10 +168,27 @@ pub fn place(hosts: &[Host], ppn: Option<usize>, n: usize) -> Result<Vec<(usize,
     }
     if next < n {
         bail!(
-            "{n} processes do not fit: the hosts take {next}\nname more hosts, or give a host more processes: b:4"
+            "{n} processes do not fit: the hosts take {next}\nname more hosts, give a host more processes, as in b:4, or all of them with --oversubscribe"
         );
     }
     Ok(placed)
+}
+
+/// Hosts that take `n` processes: each takes as many times its number as it must, the first ones once more.
+pub fn oversubscribed(mut hosts: Vec<Host>, ppn: Option<usize>, n: usize) -> Vec<Host> {
+    let all = capacity(&hosts, ppn);
+    let is_open = |host: &Host| host.slots.or(ppn).is_none();
+    if n <= all || all == 0 || hosts.iter().any(is_open) {
+        return hosts;
+    }
+    let mut rest = n % all;
+    for host in &mut hosts {
+        let slots = host.slots.or(ppn).unwrap_or(1);
+        let more = slots.min(rest);
+        rest -= more;
+        host.slots = Some(slots * (n / all) + more);
+    }
+    hosts
 }
 
 #[cfg(test)]
@@ -186,6 +207,20 @@ mod tests {
         assert_eq!(capacity(&hosts, Some(3)), 12);
         let error = place(&hosts, Some(1), 9).unwrap_err().to_string();
         assert!(error.contains("the hosts take 8"), "{error}");
+    }
+
+    #[test]
+    fn hosts_take_more_than_their_slots_on_request() {
+        let placed = |list: &str, ppn, n| {
+            let hosts = oversubscribed(parse_list(list).unwrap(), ppn, n);
+            place(&hosts, ppn, n).unwrap().into_iter().map(|(_, count)| count).collect::<Vec<_>>()
+        };
+        assert_eq!(placed("a:2", None, 4), [4]);
+        assert_eq!(placed("a:2,b:1", None, 4), [3, 1]);
+        assert_eq!(placed("a:2,b:1", None, 8), [6, 2]);
+        assert_eq!(placed("a,b:1", Some(2), 7), [5, 2]);
+        assert_eq!(placed("a:2,b:1", None, 2), [2, 0]);
+        assert_eq!(placed("a,b:1", None, 7), [6, 1]);
     }
 
     #[test]
@@ -235,6 +270,8 @@ mod tests {
         assert_eq!(to_list(&hosts), "a:3,b:3");
         let hosts = read(b"# two hosts\na\n\nb slots=4 # large\nc:2\n").unwrap();
         assert_eq!(capacity(&hosts, None), 7);
+        let hosts = read(b"a slots=4 max_slots=8\nb max-slots=2 slots=3\nc binding=socket\n").unwrap();
+        assert_eq!(to_list(&hosts), "a:4,b:3,c");
         for (text, word) in [
             (&b"a\nb c d\n"[..], ":2: \"b c d\" is no host"),
             (b"a slots=0\n", ":1: the host a has 0"),

@@ -43,6 +43,8 @@ use outcome::Outcome;
 use programs::Program;
 use remote::Connector;
 pub use remote::{AgentArgs, agent};
+pub use slurm::is_in_allocation;
+pub use supervised::is_supervised;
 use supervised::{Begun, Launcher};
 
 /// What is to be started: the programs, and what all of them are given.
@@ -128,9 +130,18 @@ pub fn run(mut args: RunArgs) -> Result<ExitCode> {
             format!("cannot make the directory {}\ngive another one; the reason was", folder.display())
         })?;
     }
+    let fill = hosts.as_ref().map(|hosts| hosts::capacity(hosts, args.ppn));
+    let hosts = match hosts {
+        Some(hosts) if args.oversubscribe => {
+            let programs = programs::parse(args.n, &args.program, fill)?;
+            let n = programs.iter().map(|program| program.count).sum();
+            Some(hosts::oversubscribed(hosts, args.ppn, n))
+        }
+        hosts => hosts,
+    };
     match hosts {
         Some(hosts) if needs_no_ssh(&args, &hosts) => {
-            let n = args.n.unwrap_or_else(|| hosts::capacity(&hosts, args.ppn));
+            let n = args.n.or(fill).unwrap_or(1);
             hosts::place(&hosts, args.ppn, n)?;
             run_here(&RunArgs { n: Some(n), ppn: None, ..args })
         }
@@ -139,7 +150,7 @@ pub fn run(mut args: RunArgs) -> Result<ExitCode> {
                 Begun::Launcher(launcher) => launcher,
                 Begun::Ended(code) => return Ok(code),
             };
-            let plan = JobPlan::new(&args, Some(hosts::capacity(&hosts, args.ppn)))?;
+            let plan = JobPlan::new(&args, fill)?;
             remote::run(&args, &plan, &hosts, &connector, launcher)
         }
         None => run_here(&args),

@@ -6,6 +6,9 @@ use anyhow::{Context, Result, bail};
 
 use super::hosts::Host;
 
+/// Names the hosts of an allocation.
+const NODE_LIST: &str = "SLURM_JOB_NODELIST";
+
 /// The value of an environment variable.
 type Variable<'a> = &'a dyn Fn(&str) -> Option<String>;
 
@@ -29,9 +32,14 @@ pub fn allocation() -> Result<Option<Vec<Host>>> {
     Ok(Some(names.into_iter().enumerate().map(|(index, name)| Host { name, slots: slots(index) }).collect()))
 }
 
+/// Whether this process runs in an allocation, whose hosts a job gets that names none.
+pub fn is_in_allocation() -> bool {
+    std::env::var_os(NODE_LIST).is_some()
+}
+
 /// The list of hosts. An error in one of several tasks of a step, each of which would start the job.
 fn node_list(variable: Variable<'_>) -> Result<Option<String>> {
-    let Some(list) = variable("SLURM_JOB_NODELIST") else { return Ok(None) };
+    let Some(list) = variable(NODE_LIST) else { return Ok(None) };
     if let Some(tasks) = variable("SLURM_STEP_NUM_TASKS").filter(|tasks| tasks.trim() != "1") {
         bail!(
             "srun has started this command {tasks} times, and each would start the job\nstart it once: salloc or sbatch instead of srun, or start the program with srun"

@@ -85,6 +85,13 @@ fn start(signals: &Signals, record: &Record) -> io::Result<Child> {
     launcher.env(SUPERVISOR, told).spawn()
 }
 
+/// Whether this process is the launcher of a supervisor, which has read the same command line.
+pub fn is_supervised() -> bool {
+    let parent = rustix::process::getppid().map(|parent| parent.as_raw_pid().to_string());
+    let told = std::env::var(SUPERVISOR).ok();
+    told.zip(parent).is_some_and(|(told, parent)| told.split(' ').next() == Some(&*parent))
+}
+
 /// What this process has from its supervisor; none if it has no supervisor.
 fn supervised() -> Result<Option<Launcher>> {
     let Some(told) = std::env::var(SUPERVISOR).ok() else { return Ok(None) };
