@@ -14,6 +14,7 @@ use tautline_node::PeerState;
 use super::context::Id;
 use super::failure::Cause;
 use super::{Group, Inner, groups};
+use crate::SendError;
 use crate::error::{Error, Result};
 use crate::tags::{ANY, Receive, Request};
 
@@ -129,6 +130,39 @@ impl Agreement<'_> {
         }
     }
 
+    /// Takes the notices that are here: whom they name as gone is lost (G-12). An error if this is the member
+    /// that the others exclude.
+    fn take_losses(&mut self) -> Result<()> {
+        self.group.take_notices()?;
+        if let Some(Cause::Excluded(by)) = self.group.failures.cause() {
+            return Err(Error::Excluded(by));
+        }
+        for (lost, known) in self.lost.iter_mut().zip(self.group.known_lost()) {
+            *lost |= known;
+        }
+        Ok(())
+    }
+
+    /// Waits until there is a decision or a notice, or one of `others` has ended. Meanwhile the collectives
+    /// go on that were started (G-21). `changes` is what the group's failures had when they were looked at.
+    fn wait_or(&self, others: &[&Receive], changes: u64) -> Result<()> {
+        let (tagged, groups) = (self.group.collective.node().tagged(), self.group.groups());
+        if self.group.collective.node().is_virtual() {
+            let all: Vec<_> = others.iter().copied().chain([&self.decided]).map(Request::id).collect();
+            let ended = !tagged.test_tagged(&all)?.is_empty();
+            return if ended { Ok(()) } else { Err(SendError::WouldBlock.into()) };
+        }
+        let started = groups.started();
+        let mut unless: Vec<_> = others.iter().map(|receive| receive.id()).collect();
+        unless.extend(self.group.notice_request());
+        groups.advance_all(None, &mut unless);
+        let stop = || groups.started() != started || self.group.failures.changes() != changes;
+        if !stop() {
+            tagged.wait_tagged_unless(&[self.decided.id()], &unless, None, stop)?;
+        }
+        Ok(())
+    }
+
     fn run(mut self) -> Result<Decision> {
         let me = self.group.me;
         loop {
@@ -176,7 +210,9 @@ impl Agreement<'_> {
             waiting.push((member, tags.start_receive(group.members[member], self.tag(Self::REPORT), room)?));
         }
         loop {
+            let changes = group.failures.changes();
             self.take_decisions()?;
+            self.take_losses()?;
             if let Some(latest) = self.latest().filter(|latest| latest.by as usize > me) {
                 // The others take this member for lost.
                 return Ok(latest.clone());
@@ -186,11 +222,12 @@ impl Agreement<'_> {
             if waiting.is_empty() {
                 break;
             }
-            let requests = waiting.iter().map(|(_, receive)| receive as &dyn Request);
-            let requests: Vec<_> = requests.chain([&self.decided as &dyn Request]).collect();
-            let mut ended = tags.wait_some(&requests)?;
-            ended.retain(|index| *index < waiting.len());
-            for index in ended.into_iter().rev() {
+            let receives: Vec<_> = waiting.iter().map(|(_, receive)| receive).collect();
+            self.wait_or(&receives, changes)?;
+            for index in (0..waiting.len()).rev() {
+                if !waiting[index].1.test()? {
+                    continue;
+                }
                 let (member, receive) = waiting.swap_remove(index);
                 match receive.wait() {
                     Ok((status, bytes)) => self.take_report(&bytes[..status.len as usize])?,
@@ -205,7 +242,7 @@ impl Agreement<'_> {
     }
 
     /// Reports to a coordinator, and waits for a decision that it or a later one has made (G-11). None if
-    /// the coordinator is lost.
+    /// the coordinator is lost, by its channel or by a notice.
     fn follow(&mut self, coordinator: usize) -> Result<Option<Decision>> {
         let group = self.group;
         let (tags, rank) = (&group.collective, group.members[coordinator]);
@@ -217,15 +254,16 @@ impl Agreement<'_> {
         }
         loop {
             // Asked first: all that the coordinator sent arrives before the news that it is lost.
-            let is_lost = life.test()?;
+            let (is_lost, changes) = (life.test()?, group.failures.changes());
             self.take_decisions()?;
+            self.take_losses()?;
             if let Some(decision) = self.acceptable(coordinator) {
                 return Ok(Some(decision.clone()));
             }
-            if is_lost {
+            if is_lost || self.lost[coordinator] {
                 return Ok(None);
             }
-            tags.wait_some(&[&life, &self.decided])?;
+            self.wait_or(&[&life], changes)?;
         }
     }
 }
@@ -242,6 +280,7 @@ impl Group {
         let tag = tag(number);
         let id = groups(tags).give_id(inner.members[inner.me], tags.node().size())?;
         let decided = Agreement::listen(inner, tag)?;
+        inner.take_notices()?;
         let (mut lost, decisive) = (inner.known_lost(), vec![None; inner.members.len()]);
         for (lost, rank) in lost.iter_mut().zip(&*inner.members) {
             *lost |= matches!(tags.node().peer_state(*rank), Some(PeerState::Down(_)));
@@ -325,189 +364,4 @@ fn lost(decision: &Decision) -> Vec<usize> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::UdpSocket;
-    use std::sync::Barrier;
-
-    use tautline_node::link::JobKey;
-
-    use super::*;
-    use crate::tags::ANY;
-    use crate::{Endpoint, Job, Member};
-
-    /// Runs `program` once for each member of a job, each in a thread, when all have channels to all.
-    fn run(n: usize, program: impl Fn(&Group) + Sync) {
-        let sockets: Vec<_> = (0..n).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
-        let members: Vec<_> =
-            sockets.iter().map(|socket| Member::new(socket.local_addr().unwrap())).collect();
-        let ready = Barrier::new(n);
-        std::thread::scope(|scope| {
-            for (rank, socket) in (0..).zip(sockets) {
-                let job = Job::new(rank, JobKey::new([42; 32]), members.clone()).with_socket(socket);
-                let (program, ready) = (&program, &ready);
-                scope.spawn(move || {
-                    let ep = Endpoint::builder().join_job(job).unwrap();
-                    let world = ep.world().unwrap();
-                    world.barrier().unwrap();
-                    // A notice of a failure would end the barrier of another member.
-                    ready.wait();
-                    program(&world);
-                    // What was sent to members that close at the same time may be undelivered.
-                    match ep.close() {
-                        Ok(()) | Err(Error::Undelivered(_)) => {}
-                        Err(other) => panic!("{other:?}"),
-                    }
-                });
-            }
-        });
-    }
-
-    /// What member 0 decides.
-    fn decision(group: &Inner) -> Decision {
-        let id = groups(&group.tags).give_id(group.members[group.me], group.tags.node().size()).unwrap();
-        Decision { by: 0, value: 77, id: id.to_bytes(), lost: vec![false; group.members.len()] }
-    }
-
-    /// G-11: a member that takes a decision sends it on: the coordinator has told nobody else.
-    #[test]
-    fn decisions_are_sent_on() {
-        let told = Barrier::new(2);
-        run(3, |world| {
-            if world.member() == 0 {
-                let tags = &world.0.collective;
-                let reports = [1, 2].map(|member| {
-                    tags.start_receive(member, AGREEMENT | Agreement::REPORT, vec![0; 8 + 3])?.wait()
-                });
-                let bytes = decision(&world.0).to_bytes();
-                let sent = tags.send_buffered(2, AGREEMENT | Agreement::DECISION, &bytes);
-                told.wait();
-                assert!(reports.iter().all(Result::is_ok) && sent.is_ok(), "{reports:?}, {sent:?}");
-            } else {
-                let agreed = world.agree(1);
-                if world.member() == 2 {
-                    told.wait();
-                }
-                assert_eq!(agreed.unwrap(), (77, vec![]));
-            }
-            // The others close, so a member that still waits decides alone.
-        });
-    }
-
-    /// G-9, G-11: a coordinator that learns of a decision of a former one makes it its own.
-    #[test]
-    fn coordinators_adopt_decisions() {
-        let over = Barrier::new(3);
-        run(3, |world| {
-            let tags = &world.0.collective;
-            match world.member() {
-                1 => {
-                    world.exclude(0).unwrap();
-                    let agreed = world.agree(1);
-                    over.wait();
-                    assert_eq!(agreed.unwrap(), (77, vec![]));
-                }
-                2 => {
-                    let theirs = Agreement::listen(&world.0, AGREEMENT).unwrap();
-                    let bytes = decision(&world.0).to_bytes();
-                    tags.send_buffered(1, AGREEMENT | Agreement::DECISION, &bytes).unwrap();
-                    let theirs = theirs.wait();
-                    over.wait();
-                    let theirs = Decision::from_bytes(&theirs.unwrap().1).unwrap();
-                    assert_eq!((theirs.by, theirs.value, theirs.lost), (1, 77, vec![false; 3]));
-                }
-                _ => drop(over.wait()),
-            }
-        });
-    }
-
-    /// E-17, G-8: members that wait for tagged messages of a group learn that it was revoked, as do those
-    /// that use them later. Those of other groups go on, and so does agreement.
-    #[test]
-    fn a_revoked_group_exchanges_no_tagged_messages() {
-        run(3, |world| {
-            let group = world.duplicate().unwrap();
-            let is_revoked = |error: Error| matches!(error, Error::Revoked);
-            match world.member() {
-                0 => group.revoke(),
-                1 => assert!(group.tags().receive(ANY, 1, &mut Vec::new()).is_err_and(is_revoked)),
-                _ => assert!(group.tags().probe(1, ANY).is_err_and(is_revoked)),
-            }
-            for other in (0..3).filter(|other| *other != world.member() as u32) {
-                assert!(group.tags().send(other, 1, b"late").is_err_and(is_revoked));
-                assert!(group.tags().receive(other, 1, &mut Vec::new()).is_err_and(is_revoked));
-                world.tags().send(other, 1, b"on").unwrap();
-            }
-            for other in (0..3).filter(|other| *other != world.member() as u32) {
-                let mut bytes = vec![0; 2];
-                world.tags().receive(other, 1, &mut bytes).unwrap();
-                assert_eq!(bytes, b"on");
-            }
-            assert!(group.barrier().is_err_and(is_revoked));
-            let shrunk = group.shrink().unwrap();
-            assert_eq!(shrunk.ranks(), world.ranks());
-            shrunk.barrier().unwrap();
-        });
-    }
-
-    /// G-13: a rank that was excluded, and decides alone because the others have closed, names the one that
-    /// said so first.
-    #[test]
-    fn an_excluded_rank_does_not_name_itself() {
-        run(2, |world| {
-            if world.member() == 1 {
-                world.0.note_excluded(0);
-                for _ in 0..2 {
-                    let shrunk = world.shrink().map(|group| group.size());
-                    assert!(matches!(shrunk, Err(Error::Excluded(0))), "{shrunk:?}");
-                }
-            }
-        });
-    }
-
-    /// G-9: nobody waits for a member whose loss a report tells.
-    #[test]
-    fn reported_losses_count() {
-        let over = Barrier::new(3);
-        run(3, |world| match world.member() {
-            2 => drop(over.wait()),
-            me => {
-                if me == 1 {
-                    world.exclude(2).unwrap();
-                }
-                let agreed = world.agree(1);
-                over.wait();
-                assert_eq!(agreed.unwrap(), (1, vec![2]));
-            }
-        });
-    }
-
-    /// G-11: whoever has reported to a coordinator takes no decision of an earlier one, unless the
-    /// coordinator has taken it.
-    #[test]
-    fn old_decisions_are_not_taken() {
-        run(1, |world| {
-            let group = &*world.0;
-            let id = groups(&group.tags).give_id(0, 1).unwrap();
-            let decided = Agreement::listen(group, AGREEMENT).unwrap();
-            let old = decision(group);
-            let newer = Decision { by: 2, ..old.clone() };
-            let (lost, decisive) = (vec![false; 3], vec![None; 3]);
-            let (tag, value, known) = (AGREEMENT, 0, vec![old.clone()]);
-            let mut agreement = Agreement { group, tag, value, id, lost, decided, decisive, known };
-            assert_eq!(agreement.acceptable(0), Some(&old));
-            assert_eq!(agreement.acceptable(1), None);
-            agreement.decisive[1] = Some(0);
-            assert_eq!(agreement.acceptable(1), Some(&old));
-            agreement.known.push(newer.clone());
-            assert_eq!(agreement.acceptable(1), Some(&newer));
-        });
-    }
-
-    #[test]
-    fn decisions_survive_the_wire() {
-        let decision =
-            Decision { by: 2, value: 1 << 63 | 5, id: [1, 2, 3, 4], lost: vec![true, false, true] };
-        assert_eq!(Decision::from_bytes(&decision.to_bytes()), Some(decision));
-        assert_eq!(Decision::from_bytes(&[0; HEAD - 1]), None);
-    }
-}
+mod tests;

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tautline_node::TagRequest;
+use tautline_node::link::Nanos;
 
 use super::context::Started;
 use super::execution::{Bytes, Execution, advance_in_place};
@@ -70,7 +71,7 @@ impl Inner {
             Ok(false) if self.members.len() > 1 => {
                 self.take_notices()?;
                 self.failures.check(ticket.number)?;
-                self.or_fail(ticket, run.check_watched(self.wires(ticket)))?;
+                self.or_fail(ticket, run.check_watched(self.wires(ticket), &self.sharing))?;
                 Ok(false)
             }
             Ok(done) => Ok(done),
@@ -81,6 +82,15 @@ impl Inner {
                 Err(self.fail(ticket.failing(), error))
             }
         }
+    }
+
+    /// Calls `carry_out`, which may call an operation of the program. If that unwinds, the collective fails,
+    /// here and at the other members (G-6).
+    fn or_fail_unwinding<T>(&self, ticket: Ticket, carry_out: impl FnOnce() -> T) -> T {
+        let unwinding = Unwinding { group: self, ticket };
+        let result = carry_out();
+        std::mem::forget(unwinding);
+        result
     }
 
     /// An error fails the collective, here and at the other members.
@@ -106,7 +116,10 @@ impl Inner {
             self.take_notices()?;
             self.failures.check(ticket.number)?;
         }
-        let Some(board) = board else { return Ok(false) };
+        let Some(board) = board else {
+            self.or_fail(ticket, run.check_watched(wires, &self.sharing))?;
+            return Ok(false);
+        };
         let mut lost = board.losses(board.wires(wires))?;
         let here = |(member, cause)| Some((board.placement.number_here(member)?, cause));
         lost.extend(self.lost_by_notice().into_iter().filter_map(here));
@@ -140,14 +153,16 @@ impl Inner {
         bytes: &mut Bytes<'_>,
     ) -> Result<bool> {
         self.failures.check(ticket.number)?;
-        let done = advance_in_place(self.wires(ticket), &self.sharing, op, with, bytes);
+        let done = self.or_fail_unwinding(ticket, || {
+            advance_in_place(self.wires(ticket), &self.sharing, op, with, bytes)
+        });
         if done.is_err() { self.or_fail(ticket, done) } else { done }
     }
 
     /// Appends what ends the wait for a collective, whatever it waits for itself.
     fn interruptions(&self, run: &Execution, ids: &mut Vec<TagRequest>) {
         ids.extend(self.notice_request());
-        run.interruptions(ids);
+        run.interruptions(&self.sharing, ids);
         if let Some(board) = self.sharing.any_board().filter(|_| run.is_shared()) {
             board.interruptions(ids);
         }
@@ -155,9 +170,13 @@ impl Inner {
 
     /// Carries out a collective, and whatever else was started meanwhile.
     pub(super) fn drive(&self, ticket: Ticket, run: &mut Execution) -> Result<()> {
+        // Also an operation of another collective may unwind, which is advanced meanwhile.
+        self.or_fail_unwinding(ticket, || self.drive_all(ticket, run))
+    }
+
+    fn drive_all(&self, ticket: Ticket, run: &mut Execution) -> Result<()> {
         let (mut own, mut unless) = (Vec::new(), Vec::new());
         let (tagged, groups) = (self.collective.node().tagged(), self.groups());
-        let mut patience = Some(PATIENCE);
         loop {
             let (before, started) = (self.changes(), groups.started());
             if self.advance(ticket, run)? {
@@ -171,14 +190,25 @@ impl Inner {
             unless.clear();
             self.interruptions(run, &mut unless);
             groups.advance_all(None, &mut unless);
+            let patience = (!run.is_watching(&self.sharing)).then_some(PATIENCE);
             // Another thread may have taken what would end the wait.
-            if self.changes() == before
-                && !tagged.wait_tagged_unless(&own, &unless, patience, || groups.started() != started)?
-            {
-                patience = None;
-                self.or_fail(ticket, run.watch_later(self.wires(ticket)))?;
+            let stop = || groups.started() != started || self.changes() != before;
+            if !stop() && !tagged.wait_tagged_unless(&own, &unless, patience, stop)? {
+                self.or_fail(ticket, run.watch_later(self.wires(ticket), &self.sharing))?;
             }
         }
+    }
+}
+
+/// Fails a collective when it is dropped.
+struct Unwinding<'a> {
+    group: &'a Inner,
+    ticket: Ticket,
+}
+
+impl Drop for Unwinding<'_> {
+    fn drop(&mut self) {
+        let _ = self.group.fail(self.ticket.failing(), Error::other("an operation of the program panicked"));
     }
 }
 
@@ -187,6 +217,8 @@ impl Inner {
 pub(super) struct Operation {
     group: Arc<Inner>,
     ticket: Ticket,
+    /// When it was started, by the clock of the node.
+    since: Nanos,
     state: Mutex<State>,
 }
 
@@ -200,7 +232,8 @@ enum State {
 impl Operation {
     fn start(group: &Arc<Inner>, ticket: Ticket, run: Execution) -> Arc<Operation> {
         let state = Mutex::new(State::Running(run));
-        let operation = Arc::new(Operation { group: group.clone(), ticket, state });
+        let since = group.collective.node().now();
+        let operation = Arc::new(Operation { group: group.clone(), ticket, since, state });
         let ended = operation.advance(&mut operation.lock());
         if !ended {
             group.groups().add(operation.clone());
@@ -217,7 +250,14 @@ impl Operation {
     /// Does what can be done now. True if it has ended.
     fn advance(&self, state: &mut State) -> bool {
         let State::Running(run) = state else { return true };
-        let result = match self.group.advance(self.ticket, run) {
+        let advance = || self.group.advance(self.ticket, run);
+        let advanced = self.group.or_fail_unwinding(self.ticket, advance).and_then(|done| {
+            if !done {
+                self.watch_later(run)?;
+            }
+            Ok(done)
+        });
+        let result = match advanced {
             Ok(false) => return false,
             Ok(true) => Ok(()),
             Err(error) => Err(error),
@@ -226,6 +266,17 @@ impl Operation {
             *state = State::Ended(result.map(|()| run));
         }
         true
+    }
+
+    /// Watches all members that it will wait for, if it was started some time ago (G-22): whoever tests it
+    /// does not wait here.
+    fn watch_later(&self, run: &mut Execution) -> Result<()> {
+        let (group, now) = (&*self.group, self.group.collective.node().now());
+        let since = now.saturating_sub(self.since);
+        if run.is_watching(&group.sharing) || since < PATIENCE.as_nanos() as Nanos {
+            return Ok(());
+        }
+        group.or_fail(self.ticket, run.watch_later(group.wires(self.ticket), &group.sharing))
     }
 
     fn test(self: &Arc<Self>) -> bool {
@@ -250,8 +301,8 @@ impl Operation {
     fn wait(self: &Arc<Self>) -> Result<Execution> {
         let (mut own, mut unless) = (Vec::new(), Vec::new());
         let (tagged, groups) = (self.group.collective.node().tagged(), self.group.groups());
-        let mut patience = Some(PATIENCE);
         loop {
+            let mut patience = None;
             let (before, started) = (self.group.changes(), groups.started());
             if self.test() {
                 break;
@@ -264,15 +315,12 @@ impl Operation {
             if let State::Running(run) = &*self.lock() {
                 run.requests(&self.group.sharing, &mut own);
                 self.group.interruptions(run, &mut unless);
+                patience = (!run.is_watching(&self.group.sharing)).then_some(PATIENCE);
             }
             groups.advance_all(Some(&**self), &mut unless);
-            if self.group.changes() == before
-                && !tagged.wait_tagged_unless(&own, &unless, patience, || groups.started() != started)?
-            {
-                patience = None;
-                if let State::Running(run) = &mut *self.lock() {
-                    self.group.or_fail(self.ticket, run.watch_later(self.group.wires(self.ticket)))?;
-                }
+            let stop = || groups.started() != started || self.group.changes() != before;
+            if !stop() {
+                tagged.wait_tagged_unless(&own, &unless, patience, stop)?;
             }
         }
         match std::mem::replace(&mut *self.lock(), State::Taken) {
@@ -355,3 +403,6 @@ impl Persistent {
         self.running.take().ok_or(Error::Stale)?.wait()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,6 +10,7 @@ use super::Inner;
 use super::choice::{Algorithm, Kind};
 use crate::core::SharedStyle;
 use crate::error::{Error, Result};
+use crate::tags::{Receive, Request, Tags};
 use crate::{Down, Rank};
 
 /// Contexts from here on belong to groups.
@@ -199,6 +200,19 @@ impl Groups {
                 self.remove(&*started);
             }
         }
+    }
+}
+
+impl Groups {
+    /// Waits for a receive. Meanwhile the collectives go on that were started (G-21).
+    pub(super) fn wait_for(&self, tags: &Tags, receive: &Receive) -> Result<()> {
+        while !receive.test()? && !tags.node().is_virtual() {
+            let (started, mut unless) = (self.started(), Vec::new());
+            self.advance_all(None, &mut unless);
+            let stop = || self.started() != started;
+            tags.node().tagged().wait_tagged_unless(&[receive.id()], &unless, None, stop)?;
+        }
+        Ok(())
     }
 }
 

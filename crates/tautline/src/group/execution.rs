@@ -164,8 +164,26 @@ impl Execution {
         }
     }
 
-    /// Watches the members whose messages it will wait for, if it goes by messages.
-    pub(super) fn watch_later(&mut self, wires: Wires<'_>) -> Result<()> {
+    /// Whether it waits until the members have agreed on shared memory.
+    fn sets_up(&self, sharing: &Sharing) -> bool {
+        (self.shared.is_some() || self.hosts.is_some()) && sharing.decision().is_none()
+    }
+
+    /// Whether the members are watched whose messages it will wait for, or there are none now.
+    pub(super) fn is_watching(&self, sharing: &Sharing) -> bool {
+        match &self.hosts {
+            _ if self.sets_up(sharing) => sharing.is_watching(),
+            _ if self.is_shared() => true,
+            Some(hosts) => hosts.is_watching(),
+            None => self.run.is_watching(),
+        }
+    }
+
+    /// Watches the members whose messages it will wait for, if it waits for messages now (G-22).
+    pub(super) fn watch_later(&mut self, wires: Wires<'_>, sharing: &Sharing) -> Result<()> {
+        if self.sets_up(sharing) {
+            return sharing.watch_later(wires);
+        }
         if self.is_shared() {
             return Ok(());
         }
@@ -174,14 +192,18 @@ impl Execution {
     }
 
     /// An error if one of these is lost, and its messages have not arrived.
-    pub(super) fn check_watched(&mut self, wires: Wires<'_>) -> Result<()> {
+    pub(super) fn check_watched(&mut self, wires: Wires<'_>, sharing: &Sharing) -> Result<()> {
+        if self.sets_up(sharing) {
+            return sharing.check_watched(wires);
+        }
         let (run, wires) = self.messages(wires);
         run.check_watched(wires)
     }
 
     /// Appends the requests that end when one of these is lost.
-    pub(super) fn interruptions(&self, ids: &mut Vec<TagRequest>) {
+    pub(super) fn interruptions(&self, sharing: &Sharing, ids: &mut Vec<TagRequest>) {
         match &self.hosts {
+            _ if self.sets_up(sharing) => sharing.interruptions(ids),
             Some(hosts) => hosts.interruptions(ids),
             None => self.run.interruptions(ids),
         }

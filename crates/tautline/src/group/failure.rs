@@ -125,12 +125,16 @@ impl Failures {
         news
     }
 
-    /// Notes that the others go on without this member.
-    fn exclude(&self, state: &mut State, me: Rank, by: Rank) {
+    /// Notes that the others go on without this member. Returns whether that is news.
+    fn exclude(&self, state: &mut State, me: Rank, by: Rank) -> bool {
         self.changes.fetch_add(1, Ordering::AcqRel);
+        let news = !matches!(state.cause, Some(Cause::Excluded(_)));
         state.cause = Some(Cause::Excluded(by));
-        state.lost.push((me, Down::Exited));
+        if state.lost.iter().all(|(lost, _)| *lost != me) {
+            state.lost.push((me, Down::Exited));
+        }
         self.first.store(0, Ordering::Release);
+        news
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -189,8 +193,15 @@ impl Inner {
             // Whatever else a member sends is none.
             let Ok((status, bytes)) = received else { continue };
             match bytes.first_chunk().and_then(Notice::from_bytes) {
-                Some(Notice { cause: Cause::Gone(rank, _), .. }) if rank == self.members[self.me] => {
-                    self.failures.exclude(&mut state, rank, status.source);
+                Some(notice @ Notice { cause: Cause::Gone(rank, _), .. })
+                    if rank == self.members[self.me] =>
+                {
+                    let news = self.failures.exclude(&mut state, rank, status.source);
+                    drop(state);
+                    // Whoever said so may have told nobody else.
+                    if news {
+                        self.tell(notice);
+                    }
                 }
                 Some(notice) => {
                     let news = self.failures.note(&mut state, notice);
@@ -210,6 +221,8 @@ impl Inner {
         if news {
             self.tell(notice);
         }
+        // Threads of this member that wait look at what has changed. A closed lane ends their waits.
+        let _ = self.tags.node().tagged().note_started();
     }
 
     /// Sends a notice to the other members. A revocation also ends the tagged messages of the group.
@@ -239,6 +252,7 @@ impl Inner {
     /// The others go on without this member: all collectives of the group fail, and nobody else is told.
     pub(super) fn note_excluded(&self, by: Rank) {
         self.failures.exclude(&mut self.failures.lock(), self.members[self.me], by);
+        let _ = self.tags.node().tagged().note_started();
     }
 
     /// Exchanges no more messages of the group with members that are lost by a decision (G-13).
@@ -283,6 +297,12 @@ impl Inner {
         self.note(Notice { first: number, cause });
         error
     }
+}
+
+/// A notice that a member is excluded.
+#[cfg(test)]
+pub(super) fn exclusion(rank: Rank) -> [u8; NOTICE] {
+    Notice { first: 0, cause: Cause::Gone(rank, Down::Excluded) }.to_bytes()
 }
 
 #[cfg(test)]

@@ -98,6 +98,11 @@ impl HostsOp {
         Some(self.between.as_mut()?.parts(wires))
     }
 
+    /// Whether the heads are watched whose messages it will wait for, or there are none now.
+    pub(super) fn is_watching(&self) -> bool {
+        self.between.as_ref().is_none_or(|between| between.run.is_watching())
+    }
+
     /// Appends the requests that end when a head is lost that is watched.
     pub(super) fn interruptions(&self, ids: &mut Vec<TagRequest>) {
         if let Some(between) = &self.between {

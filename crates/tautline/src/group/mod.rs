@@ -219,9 +219,9 @@ impl Group {
             }
             id
         } else {
-            let mut bytes = vec![0; 4];
-            creation.receive(first, tag, &mut bytes)?;
-            Id::from_bytes(&bytes, first, size)?
+            let receive = creation.start_receive(first, tag, vec![0; 4])?;
+            groups(tags).wait_for(tags, &receive)?;
+            Id::from_bytes(&receive.wait()?.1, first, size)?
         };
         Group::agreed(tags, members.to_vec(), id, Choices::from_environment()?)
     }

@@ -62,6 +62,7 @@ pub(super) struct Run {
     sends: Vec<Send>,
     /// Members from which later steps receive, each with a receive that ends when the member is lost.
     watched: Vec<(usize, Receive)>,
+    is_watching: bool,
 }
 
 /// What a run needs of its group.
@@ -97,7 +98,7 @@ impl Run {
     fn empty((plan, reduction): Planned) -> Run {
         let (whole, blocks) = (None, Vec::new());
         let (receives, sends, watched) = (Vec::new(), Vec::new(), Vec::new());
-        Run { plan, reduction, whole, blocks, at: 0, receives, sends, watched }
+        Run { plan, reduction, whole, blocks, at: 0, receives, sends, watched, is_watching: false }
     }
 
     /// Copies the input to its blocks.
@@ -227,6 +228,7 @@ impl Run {
 
     /// Watches the members from which later steps receive: this one may wait for another one for long (G-22).
     pub(super) fn watch(&mut self, wires: Wires<'_>) -> Result<()> {
+        self.is_watching = true;
         let plan = self.plan.clone();
         for step in plan.steps.iter().skip(self.at) {
             if let Step::Receive { from, .. } = step
@@ -237,6 +239,11 @@ impl Run {
             }
         }
         Ok(())
+    }
+
+    /// Whether [`Run::watch`] was called.
+    pub(super) fn is_watching(&self) -> bool {
+        self.is_watching
     }
 
     /// Appends the requests that end when a watched member is lost.

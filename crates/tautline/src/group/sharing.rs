@@ -185,6 +185,34 @@ impl Sharing {
         Ok(self.decided.get())
     }
 
+    /// Whether the members that setting up waits for later are watched, or nothing is set up.
+    pub(super) fn is_watching(&self) -> bool {
+        self.lock().as_ref().is_none_or(|setup| setup.run.is_watching())
+    }
+
+    /// Watches the members that setting up waits for later (G-22).
+    pub(super) fn watch_later(&self, wires: Wires<'_>) -> Result<()> {
+        self.lock().as_mut().map_or(Ok(()), |setup| {
+            let (run, wires) = setup.parts(wires);
+            run.watch(wires)
+        })
+    }
+
+    /// An error if one of these is lost, and its messages have not arrived.
+    pub(super) fn check_watched(&self, wires: Wires<'_>) -> Result<()> {
+        self.lock().as_mut().map_or(Ok(()), |setup| {
+            let (run, wires) = setup.parts(wires);
+            run.check_watched(wires)
+        })
+    }
+
+    /// Appends the requests that end when one of these is lost.
+    pub(super) fn interruptions(&self, ids: &mut Vec<TagRequest>) {
+        if let Some(setup) = &*self.lock() {
+            setup.run.interruptions(ids);
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Option<Setup>> {
         self.setup.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -229,15 +257,23 @@ impl Setup {
         Ok(Setup { stage: Stage::Hosts, run, placement, local: Vec::new(), memory: None })
     }
 
+    /// The messages of this stage, with the wires that they use.
+    fn parts<'a>(&'a mut self, wires: Wires<'a>) -> (&'a mut Run, Wires<'a>) {
+        let wires = Wires { tag: SETUP | self.stage as u32, ..wires };
+        let here = Wires { members: &self.local, me: self.placement.me(), ..wires };
+        let is_here = matches!(self.stage, Stage::Offer | Stage::Connect);
+        (&mut self.run, if is_here { here } else { wires })
+    }
+
     /// What was decided; none if that takes more time.
     fn advance(&mut self, wires: Wires<'_>) -> Result<Option<Decision>> {
         loop {
-            let wires = Wires { tag: SETUP | self.stage as u32, ..wires };
-            let here = Wires { members: &self.local, me: self.placement.me(), ..wires };
-            let among = if matches!(self.stage, Stage::Offer | Stage::Connect) { here } else { wires };
-            if !self.run.advance(among)? {
+            let (run, among) = self.parts(wires);
+            if !run.advance(among)? {
                 return Ok(None);
             }
+            let wires = Wires { tag: SETUP | self.stage as u32, ..wires };
+            let here = Wires { members: &self.local, me: self.placement.me(), ..wires };
             let mut output = vec![0; self.run.output_len()];
             self.run.copy_output(&mut output);
             (self.stage, self.run) = match self.stage {
@@ -459,6 +495,8 @@ impl Board {
             }
             let cause = match std::mem::replace(state, State::Lost(Cause::Failed(wires.members[*member]))) {
                 State::Alive(receive) => {
+                    // Before the change is counted: a thread that sees it looks for losses.
+                    self.seen.store(0, Ordering::Relaxed);
                     self.changes.fetch_add(1, Ordering::AcqRel);
                     match receive.wait() {
                         Err(Error::PeerGone(rank, why)) => Cause::Gone(rank, why),

@@ -1,5 +1,7 @@
 //! Plans of all members carried out by a model: mail by sender and receiver, no tags and no time.
 
+pub(super) mod jobs;
+
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
