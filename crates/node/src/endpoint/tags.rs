@@ -302,8 +302,7 @@ impl Tagged<'_> {
     /// Drops a message that was claimed.
     pub fn drop_claimed(&self, claim: ClaimId) -> Result<(), SendError> {
         let mut lane = self.0.lock()?;
-        let id = lane.tags.receive_claimed(claim, Buffer::Absent)?;
-        lane.tags.forget_receive(id);
+        lane.tags.drop_claimed(claim);
         self.serve_now(&mut lane);
         Ok(())
     }

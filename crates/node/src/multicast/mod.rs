@@ -23,7 +23,7 @@ use tautline_wire::multicast::{MulticastRecord, Stream as StreamId};
 
 use crate::limits::MAX_TAG_REQUESTS;
 use crate::memory::{Name, Slab};
-use crate::tags::Failure;
+use crate::tags::{Failure, Spare};
 use crate::{Down, PeerId, PeerTable, Rank};
 use grants::{Grant, Keeper};
 use receives::Receive;
@@ -44,6 +44,9 @@ pub const MIN_WINDOW: u64 = 512;
 
 /// Groups that were closed after they had failed, whose causes are remembered.
 const FORMER: usize = 64;
+
+/// Memory of longer packets is not kept for the next ones.
+const SPARE_LEN: usize = 16 << 10;
 
 /// How a group sends; the same at all members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,7 +139,7 @@ pub(crate) struct Multicast {
     /// Whether a turn of the last round ended with its budget, not for want of room.
     more: bool,
     /// Memory of packets, for the next ones.
-    spare: Vec<Vec<u8>>,
+    spare: Spare,
     activity: u64,
 }
 
@@ -152,7 +155,7 @@ impl Multicast {
             busy: VecDeque::new(),
             unreached: VecDeque::new(),
             more: false,
-            spare: Vec::new(),
+            spare: Spare::new(SPARE_LEN),
             activity: 0,
         }
     }

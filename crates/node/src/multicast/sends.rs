@@ -320,7 +320,7 @@ impl Multicast {
             if whole {
                 (child.next, child.offset) = (child.next + 1, 0);
                 while let Some(Packet { data: Data::Own(bytes), .. }) = stream.trim() {
-                    recycle(spare, bytes);
+                    spare.put(bytes);
                 }
             } else {
                 child.offset += part;
@@ -328,15 +328,5 @@ impl Multicast {
         }
         stream.children[at].queued = false;
         Some(true)
-    }
-}
-
-/// Memory of packets that is kept, and the longest that is.
-const SPARE: usize = 64;
-const SPARE_LEN: usize = 16 << 10;
-
-pub(super) fn recycle(spare: &mut Vec<Vec<u8>>, bytes: Vec<u8>) {
-    if spare.len() < SPARE && bytes.capacity() <= SPARE_LEN {
-        spare.push(bytes);
     }
 }

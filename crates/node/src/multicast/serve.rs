@@ -6,7 +6,7 @@ use tautline_wire::record::Records;
 
 use super::grants::Word;
 use super::stream::{Data, OVERHEAD, Packet};
-use super::{Multicast, sends};
+use super::{Group, Multicast};
 use crate::limits::MAX_MULTICAST;
 use crate::tags::Failure;
 use crate::{Down, PeerId, Rank};
@@ -51,7 +51,12 @@ impl Multicast {
     fn handle(&mut self, from: Rank, record: &MulticastRecord<'_>) -> bool {
         let id = match *record {
             MulticastRecord::Failed { group, gone, why } => {
-                self.fail(group, Failure::PeerGone(gone, Down::from_byte(why)));
+                let Some(Group { members, .. }) = self.groups.get(&group) else { return true };
+                // The sender may have another group of this number, now or formerly.
+                if members.contains(&from) {
+                    let gone = if members.contains(&gone) { gone } else { from };
+                    self.fail(group, Failure::PeerGone(gone, Down::from_byte(why)));
+                }
                 return true;
             }
             MulticastRecord::Packet { stream, .. }
@@ -167,7 +172,7 @@ impl Multicast {
         } else {
             let dropped = stream.push(Packet { data: Data::Own(kept), at, last, flush }, taken);
             if let Some(Packet { data: Data::Own(bytes), .. }) = dropped {
-                sends::recycle(&mut self.spare, bytes);
+                self.spare.put(bytes);
             }
         }
         self.queue_children(id.group, id.root);
@@ -179,9 +184,8 @@ impl Multicast {
         true
     }
 
-    fn copy(&mut self, data: &[u8]) -> Vec<u8> {
-        let mut bytes = self.spare.pop().unwrap_or_default();
-        bytes.clear();
+    pub(super) fn copy(&mut self, data: &[u8]) -> Vec<u8> {
+        let mut bytes = self.spare.take(data.len());
         bytes.extend_from_slice(data);
         bytes
     }

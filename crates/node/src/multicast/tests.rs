@@ -289,3 +289,35 @@ fn forged_records_are_refused() {
     let refused = (0..).take_while(|group| feed(&mut stranger, 1, request(*group))).count();
     assert!((4_000..5_000).contains(&refused), "{refused}");
 }
+
+/// what a peer says that is no member of a group does not end it; who is gone is a member, or the one
+/// that says so.
+#[test]
+fn strangers_end_no_group() {
+    let options = MulticastOptions { shape: Shape::Star, window: MIN_WINDOW, roots: 1 };
+    let mut node = Multicast::new(3);
+    assert!(node.open(GROUP, vec![0, 1, 3], 2, options));
+    let failed = |node: &mut Multicast, from: Rank, gone| {
+        let record = MulticastRecord::Failed { group: GROUP, gone, why: Down::Exited.to_byte() };
+        let mut bytes = vec![0; record.head_len()];
+        record.write(&mut bytes, 0, 0);
+        assert!(node.handle_records(PeerId::new(from, 1), &bytes));
+        node.why_failed(GROUP)
+    };
+    assert_eq!(failed(&mut node, 2, 0), None);
+    assert_eq!(failed(&mut node, 9, 1), None);
+    assert_eq!(failed(&mut node, 1, 7), Some(Failure::PeerGone(1, Down::Exited)));
+}
+
+/// short packets are not kept in the memory of long ones.
+#[test]
+fn short_packets_take_no_long_buffers() {
+    let mut node = Multicast::new(3);
+    let mut kept = 0;
+    for _ in 0..100 {
+        let long: Vec<_> = (0..8).map(|_| node.copy(&[1; 16 << 10])).collect();
+        long.into_iter().for_each(|bytes| node.spare.put(bytes));
+        kept += (0..8).map(|_| node.copy(&[1]).capacity()).sum::<usize>();
+    }
+    assert!(kept <= 800 * 64, "{kept} bytes for 800 packets of one byte");
+}

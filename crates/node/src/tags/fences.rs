@@ -26,7 +26,7 @@ impl Fence {
 }
 
 /// Fences that a peer may set up here: a peer that sets up more is disconnected.
-pub(super) const MAX_FENCES: usize = 4096;
+const MAX_FENCES: usize = 4096;
 
 impl Tags {
     /// Fences contexts against a peer, and tells it if there is a channel.

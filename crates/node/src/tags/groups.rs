@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use super::fences::MAX_FENCES;
 use super::matching::Pattern;
 use super::peers::Answer;
 use super::receives::ReceiveState;
@@ -26,6 +25,9 @@ struct Group {
     members: Arc<[Rank]>,
     is_revoked: bool,
 }
+
+/// Revocations of groups that are not known here, kept for each peer: the latest ones.
+const MAX_EARLY: usize = 4096;
 
 fn record(context: u32) -> Answer {
     Answer::Fence { first: context, last: context, all: true }
@@ -53,7 +55,12 @@ impl Tags {
         group.is_revoked.then_some(Failure::Revoked)
     }
 
-    /// A peer says that contexts are revoked. False if it names several, or too many that are not known.
+    /// Forgets what a peer that is lost has revoked: those that it told first tell this node, too.
+    pub(super) fn forget_revocations(&mut self, by: Rank) {
+        self.groups.early.retain(|(rank, _)| *rank != by);
+    }
+
+    /// A peer says that contexts are revoked. False if it names several.
     pub(super) fn handle_revocation(&mut self, by: Rank, contexts: RangeInclusive<u32>) -> bool {
         let context = *contexts.start();
         if context != *contexts.end() {
@@ -65,11 +72,14 @@ impl Tags {
             Some(_) => {}
             None if self.groups.early.contains(&(by, context)) => {}
             None => {
-                let told = self.groups.early.iter().filter(|(rank, _)| *rank == by).count();
-                if told == MAX_FENCES {
-                    return false;
+                let early = &mut self.groups.early;
+                // The oldest is most likely of a group that this node has left.
+                if early.iter().filter(|(rank, _)| *rank == by).count() == MAX_EARLY
+                    && let Some(oldest) = early.iter().position(|(rank, _)| *rank == by)
+                {
+                    early.remove(oldest);
                 }
-                self.groups.early.push((by, context));
+                early.push((by, context));
             }
         }
         true

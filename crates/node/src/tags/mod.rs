@@ -16,6 +16,7 @@ mod receives;
 mod requests;
 mod sends;
 mod serve;
+mod spare;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +27,7 @@ pub(crate) use buffer::Room;
 pub use matching::{Key, Pattern};
 pub use requests::{Ended, Failure, Status};
 pub(crate) use sends::Sent;
+pub(crate) use spare::Spare;
 pub use tautline_mem::Region;
 
 use crate::limits::MAX_TAG_REQUESTS;
@@ -107,7 +109,7 @@ pub(crate) struct Tags {
     stored: Slab<Stored>,
     claimed: Slab<(Key, Message, PeerId)>,
     /// Memory of stored messages, for the next ones.
-    spare: Vec<Vec<u8>>,
+    spare: Spare,
     peers: Peers,
     fences: Vec<Fence>,
     groups: Groups,
@@ -140,7 +142,7 @@ impl Tags {
             sends: Slab::new(MAX_TAG_REQUESTS),
             stored: Slab::new(STORED as usize),
             claimed: Slab::new(MAX_TAG_REQUESTS),
-            spare: Vec::new(),
+            spare: Spare::new(SPARE_LEN),
             peers: Peers::default(),
             fences: Vec::new(),
             groups: Groups::default(),
@@ -224,6 +226,7 @@ impl Tags {
     /// whose message was on its way (E-10). Messages that arrived whole stay.
     pub(crate) fn peer_down(&mut self, rank: Rank, why: Failure) {
         self.last_loss = Some(why);
+        self.forget_revocations(rank);
         let Some(peer) = self.peers.get_mut(rank) else { return };
         let (was_up, arriving) = (peer.up, peer.arriving);
         peer.reset();
@@ -310,23 +313,9 @@ impl Tags {
         self.stored.insert(stored).map(|name| name.index)
     }
 
-    /// Empty memory for a message of `len` bytes.
-    fn spare(&mut self, len: usize) -> Vec<u8> {
-        let mut data = self.spare.pop().unwrap_or_default();
-        data.clear();
-        data.reserve_exact(len);
-        data
-    }
-
     fn free_stored(&mut self, at: u32) -> Option<Stored> {
         let (name, _) = self.stored.at(at)?;
         self.stored.remove(name)
-    }
-
-    fn recycle(&mut self, data: Vec<u8>) {
-        if self.spare.len() < SPARE && data.capacity() <= SPARE_LEN {
-            self.spare.push(data);
-        }
     }
 
     /// Ends a send.
@@ -352,6 +341,5 @@ impl Tags {
     }
 }
 
-/// Memory of stored messages that is kept, and the longest that is.
-const SPARE: usize = 64;
+/// Memory of longer messages is not kept for the next ones.
 const SPARE_LEN: usize = 4 << 10;

@@ -86,6 +86,8 @@ pub(super) enum Into {
     Receive(Name),
     /// To the stored message of this number.
     Stored(u32),
+    /// They are dropped.
+    Nothing,
 }
 
 impl PeerTags {

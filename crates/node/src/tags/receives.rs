@@ -64,7 +64,17 @@ impl Tags {
     #[inline(always)]
     pub(crate) fn may_take(&mut self, pattern: &Pattern) -> bool {
         self.direct = self.direct.wrapping_add(1);
-        !self.direct.is_multiple_of(POSTED_EVERY) && !self.is_restricted && self.matcher.takes_next(pattern)
+        !self.direct.is_multiple_of(POSTED_EVERY)
+            && (!self.is_restricted || self.is_open(pattern))
+            && self.matcher.takes_next(pattern)
+    }
+
+    /// Whether messages that a pattern takes are received at all: its context is neither revoked nor fenced.
+    #[cold]
+    #[inline(never)]
+    fn is_open(&self, pattern: &Pattern) -> bool {
+        let fenced = pattern.source.and_then(|source| self.why_fenced(source, pattern.context));
+        fenced.or_else(|| self.why_revoked(pattern.context)).is_none()
     }
 
     /// Receives a frame of `len` bytes that came in a line into `room`, if it is a whole message that the
@@ -174,6 +184,36 @@ impl Tags {
         Ok(ReceiveId(name))
     }
 
+    /// Drops a message that was claimed. It needs no place for a receive.
+    pub(crate) fn drop_claimed(&mut self, claim: ClaimId) {
+        if let Some((_, message, from)) = self.claimed.remove(claim.0) {
+            self.drop_message(from, message);
+        }
+    }
+
+    /// Drops a message that no receive takes, as if one had matched it.
+    fn drop_message(&mut self, from: PeerId, message: Message) {
+        if message.place & STORED == 0 {
+            if self.is_lost(from).is_none()
+                && let Some(peer) = self.peers.get_mut(from.rank)
+            {
+                peer.envelopes = peer.envelopes.saturating_sub(1);
+                self.answer(from.rank, Answer::Accept { id: message.place, to: 0, len: 0 });
+            }
+            return;
+        }
+        let at = message.place & !STORED;
+        let Some(Stored { from, data, total, report }) = self.free_stored(at) else { return };
+        if let Some(peer) = self.peers.get_mut(from.rank).filter(|peer| peer.id == from)
+            && let Some(arriving) = &mut peer.arriving
+            && arriving.into == Into::Stored(at)
+        {
+            arriving.into = Into::Nothing;
+        }
+        self.spare.put(data);
+        self.matched(from, total, report);
+    }
+
     /// Returns whether a receive has ended.
     #[inline]
     pub(crate) fn is_received(&self, id: ReceiveId) -> bool {
@@ -276,7 +316,7 @@ impl Tags {
             receive.buffer.write(0, &data);
             receive.state = ReceiveState::Filling { from, status, want: total, got };
         }
-        self.recycle(data);
+        self.spare.put(data);
         self.matched(from, total, report);
         if got < total
             && let Some(peer) = self.peers.get_mut(from.rank).filter(|peer| peer.id == from)

@@ -125,7 +125,7 @@ impl Tags {
 
     #[inline(never)]
     fn store_whole(&mut self, from: PeerId, key: Key, bytes: &[u8]) -> bool {
-        let mut data = self.spare(bytes.len());
+        let mut data = self.spare.take(bytes.len());
         data.extend_from_slice(bytes);
         let total = bytes.len() as u64;
         self.keep_stored(key, Stored { from, data, total, report: None }).is_some()
@@ -151,7 +151,7 @@ impl Tags {
         peer.charge(bytes as u64);
         let (key, total) = (Key { context, source: from.rank, tag }, bytes as u64);
         let Some(name) = self.arrive(key) else {
-            let mut data = self.spare(bytes);
+            let mut data = self.spare.take(bytes);
             data.resize(bytes, 0);
             copy_frame(&mut data, bytes, words, take);
             return Some(self.keep_stored(key, Stored { from, data, total, report: None }).is_some());
@@ -203,7 +203,7 @@ impl Tags {
             }
             None => {
                 // No more than its credit, which was checked above.
-                let data = self.spare(total as usize);
+                let data = self.spare.take(total as usize);
                 let Some(at) = self.keep_stored(key, Stored { from, data, total, report }) else {
                     return false;
                 };
@@ -268,6 +268,7 @@ impl Tags {
                 }
                 self.note_received(name, len);
             }
+            Into::Nothing => {}
             Into::Stored(number) => {
                 if let Some((_, stored)) = self.stored.at_mut(number) {
                     let end = stored.data.len() + bytes.len();

@@ -1,5 +1,7 @@
 //! The queues against plain lists: random sequences of all operations.
 
+mod bounds;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -321,11 +323,8 @@ fn revoked_groups_exchange_no_messages() {
     assert!(is_accepted(&mut tags, &revoked(9), &[]));
     assert_eq!(tags.why_revoked(9), None);
     assert!(tags.remove_group(8) && !tags.remove_group(9));
-    // Too many of them, and several at once, are refused.
+    // Several at once are refused.
     assert!(!is_accepted(&mut with_peer(), &TagRecord::Fence { first: 1, last: 2, all: true }, &[]));
-    let mut tags = with_peer();
-    let accepted = (2..).take_while(|context| is_accepted(&mut tags, &revoked(*context), &[])).count();
-    assert!((1_000..10_000).contains(&accepted), "{accepted}");
 }
 
 /// E-5, E-8, E-9: a million messages that nobody receives cost the credit of their sender, and 64 bytes for

@@ -215,8 +215,9 @@ impl Claimed {
     }
 
     fn receive_into(mut self, buffer: Buffer) -> Result<Receive> {
-        let Some(id) = self.id.take() else { return Err(Error::Stale) };
-        let id = self.shared.node.tagged().receive_claimed(id, buffer)?;
+        let Some(claim) = self.id else { return Err(Error::Stale) };
+        let id = self.shared.node.tagged().receive_claimed(claim, buffer)?;
+        self.id = None;
         Ok(Receive::new(&self.shared, id))
     }
 }
