@@ -424,6 +424,35 @@ fn split_and_create() {
     });
 }
 
+/// G-1: creations through different groups do not meet, even between the same ranks and with the same tag.
+#[test]
+fn creations_through_different_groups() {
+    run_over(DeviceName::Shm, 2, |job| {
+        let (ep, world) = enter(job);
+        let other = world.duplicate().unwrap();
+        let create = |through: &Group| through.create_within(&[0, 1], 5).unwrap();
+        // The ids of the first member are there in one order, and the other one asks for them in another.
+        let (one, two) = if world.member() == 0 {
+            let one = create(&world);
+            (one, create(&other))
+        } else {
+            let two = create(&other);
+            (create(&world), two)
+        };
+        let mut bytes = vec![0; 3];
+        for (group, text) in [(&one, b"one"), (&two, b"two")] {
+            if world.member() == 0 {
+                group.tags().send(1, 1, text).unwrap();
+            } else {
+                group.tags().receive(0, 1, &mut bytes).unwrap();
+                assert_eq!(bytes, text);
+            }
+        }
+        world.barrier().unwrap();
+        ep.close().unwrap();
+    });
+}
+
 /// Calls that make no sense are refused with what is wrong, and nothing is sent.
 #[test]
 fn bad_calls_are_refused() {

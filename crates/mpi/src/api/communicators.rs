@@ -259,7 +259,7 @@ pub unsafe fn comm_create_group(
     ranks_in(&object, group)?;
     let members = objects::group(group)?;
     let made = if members.rank_of(network().rank).is_some() {
-        Some(Group::create(network().tags(), &members.0, tag).map_err(failure)?)
+        Some(object.group()?.create_within(&members.0, tag).map_err(failure)?)
     } else {
         None
     };

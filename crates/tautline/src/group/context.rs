@@ -35,7 +35,7 @@ pub(super) enum Purpose {
     Collective = 1,
     /// Members tell each other of failures.
     Notices = 2,
-    /// Of the group of all ranks: the ids of groups that are created.
+    /// The ids of groups that are created through this one, or through none, if it is that of all ranks.
     Creation = 3,
 }
 

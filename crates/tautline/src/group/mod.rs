@@ -208,10 +208,20 @@ impl Group {
     ///
     /// The first member sends the others the group's id, and they wait for it.
     pub fn create(tags: &Tags, members: &[Rank], tag: u32) -> Result<Group> {
+        Group::create_with(tags, Id::WORLD, members, tag)
+    }
+
+    /// As [`Group::create`], for members of this group: creations through different groups never meet,
+    /// whatever their tags.
+    pub fn create_within(&self, members: &[Rank], tag: u32) -> Result<Group> {
+        Group::create_with(&self.0.tags, self.0.id, members, tag)
+    }
+
+    fn create_with(tags: &Tags, through: Id, members: &[Rank], tag: u32) -> Result<Group> {
         check_members(tags, members)?;
         let first = *members.first().ok_or_else(|| Error::other("a group has at least one member"))?;
         let (own, size) = (tags.node().number(), tags.node().size());
-        let creation = tags.with_context(Id::WORLD.context(Purpose::Creation));
+        let creation = tags.with_context(through.context(Purpose::Creation));
         let id = if own == first {
             let id = groups(tags).give_id(own, size)?;
             for member in &members[1..] {
