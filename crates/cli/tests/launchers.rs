@@ -5,7 +5,7 @@ mod common;
 
 use std::process::{Child, Command, Output, Stdio};
 
-use common::jobs::{clean, expected, has, lines, run, said};
+use common::jobs::{clean, expected, has, has_pmix, lines, run, said};
 use common::slurm::{self, Slurm};
 use common::{as_program, folder};
 
@@ -104,12 +104,6 @@ fn a_static_list() {
     let all: Vec<_> =
         started.into_iter().flat_map(|child| said(&child.wait_with_output().unwrap())).collect();
     assert_eq!(all, expected(3));
-}
-
-/// Whether a library that programs load is installed.
-fn has_pmix() -> bool {
-    let known = Command::new("ldconfig").arg("-p").output().map(|output| output.stdout).unwrap_or_default();
-    String::from_utf8_lossy(&known).contains("libpmix.so.2")
 }
 
 fn greet(slurm: &Slurm, options: &[&str]) -> Output {

@@ -15,7 +15,7 @@ use tautline_node::{HostId, Job, JoinError, Member, Rank};
 use crate::host::host_id;
 use crate::key_value::{Admitted, KeyValueSpace};
 use crate::sealed_key::{self, Receiver, SEALED};
-use crate::{KEY_FILE, address, hex};
+use crate::{KEY_FILE, address, hex, launcher};
 
 /// Begins every card; another version is another word.
 const VERSION: &str = "tautline-1";
@@ -78,7 +78,7 @@ pub(crate) fn join(mut admitted: Admitted, ips: &[IpAddr], key: Option<JobKey>) 
         (None, Some(receiver)) => hand_over_key(space, rank, &cards, receiver, &context)?,
         (None, None) => unreachable!("a process without a key has a receiver"),
     };
-    admitted.space.finish().map_err(told)?;
+    launcher::keep_or_finish(admitted.space).map_err(told)?;
     let members = cards.iter().filter_map(Card::member).collect();
     Ok(Job::new(rank, key, members).with_socket(socket))
 }
@@ -216,6 +216,18 @@ mod tests {
 
         fn finish(self: Box<Self>) -> io::Result<()> {
             Ok(())
+        }
+
+        fn abort(&mut self, _: i32) -> io::Result<()> {
+            unreachable!("no test asks for it")
+        }
+
+        fn program_index(&mut self) -> Option<u32> {
+            None
+        }
+
+        fn universe_size(&mut self) -> Option<u32> {
+            None
         }
     }
 

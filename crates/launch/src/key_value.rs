@@ -5,7 +5,7 @@ use std::io;
 use tautline_node::Rank;
 
 /// A launcher's key-value space, as one process of the job sees it.
-pub(crate) trait KeyValueSpace {
+pub(crate) trait KeyValueSpace: Send {
     /// Publishes a value, for all processes to see after the next fence.
     fn put(&mut self, key: &str, value: &str) -> io::Result<()>;
 
@@ -17,6 +17,16 @@ pub(crate) trait KeyValueSpace {
 
     /// Tells the launcher that this process needs the space no more, so that its end is no failure.
     fn finish(self: Box<Self>) -> io::Result<()>;
+
+    /// Asks the launcher to end all processes of the job with this code. It may end this one before this
+    /// returns.
+    fn abort(&mut self, code: i32) -> io::Result<()>;
+
+    /// Which of the programs of the job this process runs, if the launcher says it.
+    fn program_index(&mut self) -> Option<u32>;
+
+    /// How many processes the launcher could start, if it says it.
+    fn universe_size(&mut self) -> Option<u32>;
 }
 
 /// A process that its launcher has admitted.

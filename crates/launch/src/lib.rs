@@ -15,6 +15,7 @@ mod hex;
 mod host;
 pub mod job_file;
 mod key_value;
+pub mod launcher;
 mod pmi1;
 mod pmi2;
 // Calls a C library, which it loads.

@@ -61,6 +61,21 @@ impl KeyValueSpace for Pmi1 {
     fn finish(mut self: Box<Self>) -> io::Result<()> {
         self.ask("cmd=finalize", "finalize_ack").map(drop)
     }
+
+    fn abort(&mut self, code: i32) -> io::Result<()> {
+        // There is no answer.
+        write_line(self.connection.get_mut(), &format!("cmd=abort exitcode={code}"))
+    }
+
+    fn program_index(&mut self) -> Option<u32> {
+        let answer = self.ask("cmd=get_appnum", "appnum").ok()?;
+        word(&answer, "appnum")?.parse().ok()
+    }
+
+    fn universe_size(&mut self) -> Option<u32> {
+        let answer = self.ask("cmd=get_universe_size", "universe_size").ok()?;
+        word(&answer, "size")?.parse().ok()
+    }
 }
 
 /// The value of a word of a line.

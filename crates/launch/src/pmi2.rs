@@ -18,18 +18,22 @@ const FRAME_MAX: usize = 64 << 10;
 pub(crate) struct Pmi2 {
     connection: BufReader<File>,
     job: String,
+    /// Which of the programs of the job this process runs.
+    program: Option<u32>,
 }
 
 /// Introduces this process, of the launcher's job `job`, to the launcher at the other end of `fd`.
 pub(crate) fn init(fd: OwnedFd, rank: Rank, size: u32, job: &str) -> io::Result<Admitted> {
-    let mut pmi = Pmi2 { connection: BufReader::new(File::from(fd)), job: job.to_owned() };
+    let mut pmi = Pmi2 { connection: BufReader::new(File::from(fd)), job: job.to_owned(), program: None };
     let greeting = "cmd=init pmi_version=2 pmi_subversion=0";
     pmi1::write_line(pmi.connection.get_mut(), greeting)?;
     let answer = pmi1::read_line(&mut pmi.connection)?;
     if pmi1::word(&answer, "rc") != Some("0") || pmi1::word(&answer, "pmi_version") != Some("2") {
         return Err(unexpected(greeting, &answer));
     }
-    pmi.ask(&format!("cmd=fullinit;pmijobid={job};pmirank={rank};threaded=FALSE;"), "fullinit-response")?;
+    let request = format!("cmd=fullinit;pmijobid={job};pmirank={rank};threaded=FALSE;");
+    let answer = pmi.ask(&request, "fullinit-response")?;
+    pmi.program = word(&answer, "appnum").and_then(|number| number.parse().ok());
     Ok(Admitted { rank, size, space: Box::new(pmi) })
 }
 
@@ -77,6 +81,21 @@ impl KeyValueSpace for Pmi2 {
 
     fn finish(mut self: Box<Self>) -> io::Result<()> {
         self.ask("cmd=finalize;", "finalize-response").map(drop)
+    }
+
+    fn abort(&mut self, code: i32) -> io::Result<()> {
+        // There is no answer, and no word for the code: it is that of this process's end.
+        let request = format!("cmd=abort;isworld=TRUE;msg=aborted with the code {code};");
+        self.connection.get_mut().write_all(format!("{:6}{request}", request.len()).as_bytes())
+    }
+
+    fn program_index(&mut self) -> Option<u32> {
+        self.program
+    }
+
+    fn universe_size(&mut self) -> Option<u32> {
+        let answer = self.ask("cmd=info-getjobattr;key=universeSize;", "info-getjobattr-response").ok()?;
+        word(&answer, "value").filter(|_| word(&answer, "found") == Some("TRUE"))?.parse().ok()
     }
 }
 

@@ -30,8 +30,11 @@ const GLOBAL: u8 = 3;
 const BOOL: u16 = 1;
 const STRING: u16 = 3;
 const UINT32: u16 = 14;
-/// Attributes: `PMIX_JOB_SIZE`, and `PMIX_COLLECT_DATA`, with which a fence hands all data to all hosts.
+/// Attributes: `PMIX_JOB_SIZE`, `PMIX_APPNUM`, `PMIX_UNIV_SIZE`, and `PMIX_COLLECT_DATA`, with which a fence
+/// hands all data to all hosts.
 const JOB_SIZE: &CStr = c"pmix.job.size";
+const PROGRAM: &CStr = c"pmix.appnum";
+const UNIVERSE: &CStr = c"pmix.univ.size";
 const COLLECT_DATA: &CStr = c"pmix.collect";
 
 /// `pmix_proc_t`: a process of a launcher's job.
@@ -76,6 +79,7 @@ type Commit = unsafe extern "C" fn() -> c_int;
 type Fence = unsafe extern "C" fn(*const Proc, usize, *const Info, usize) -> c_int;
 type Get = unsafe extern "C" fn(*const Proc, *const c_char, *const Info, usize, *mut *mut Value) -> c_int;
 type Finalize = unsafe extern "C" fn(*const Info, usize) -> c_int;
+type Abort = unsafe extern "C" fn(c_int, *const c_char, *mut Proc, usize) -> c_int;
 type ErrorText = unsafe extern "C" fn(c_int) -> *const c_char;
 
 /// The functions of the library, which stays loaded.
@@ -86,6 +90,7 @@ struct Library {
     fence: Fence,
     get: Get,
     finalize: Finalize,
+    abort: Abort,
     error_text: ErrorText,
 }
 
@@ -111,6 +116,7 @@ impl Library {
                 fence: transmute::<*mut c_void, Fence>(find(c"PMIx_Fence")?),
                 get: transmute::<*mut c_void, Get>(find(c"PMIx_Get")?),
                 finalize: transmute::<*mut c_void, Finalize>(find(c"PMIx_Finalize")?),
+                abort: transmute::<*mut c_void, Abort>(find(c"PMIx_Abort")?),
                 error_text: transmute::<*mut c_void, ErrorText>(find(c"PMIx_Error_string")?),
             })
         }
@@ -165,6 +171,14 @@ struct Pmix {
     own: Proc,
 }
 
+fn uint32(value: &Value) -> Option<u32> {
+    if value.kind != UINT32 {
+        return None;
+    }
+    // SAFETY: the type says which member of the union was written.
+    Some(unsafe { value.data.uint32 })
+}
+
 /// The library connects a process once.
 static INITIALIZED: AtomicBool = AtomicBool::new(false);
 
@@ -180,13 +194,7 @@ pub(crate) fn init() -> io::Result<Admitted> {
     library.check("PMIx_Init", status)?;
     let pmix = Pmix { library, own };
     let everyone = Proc { rank: ALL_RANKS, ..own };
-    let size = pmix.library.get(&everyone, JOB_SIZE, |value| {
-        if value.kind != UINT32 {
-            return None;
-        }
-        // SAFETY: the type says which member of the union was written.
-        Some(unsafe { value.data.uint32 })
-    })?;
+    let size = pmix.library.get(&everyone, JOB_SIZE, uint32)?;
     Ok(Admitted { rank: own.rank, size, space: Box::new(pmix) })
 }
 
@@ -234,6 +242,21 @@ impl KeyValueSpace for Pmix {
         // SAFETY: the connection is initialized, and used no more: `self` is consumed.
         let status = unsafe { (self.library.finalize)(null(), 0) };
         self.library.check("PMIx_Finalize", status)
+    }
+
+    fn abort(&mut self, code: i32) -> io::Result<()> {
+        // SAFETY: the connection is initialized; the text is valid for the call; no processes means all.
+        let status =
+            unsafe { (self.library.abort)(code, c"the program has aborted".as_ptr(), null_mut(), 0) };
+        self.library.check("PMIx_Abort", status)
+    }
+
+    fn program_index(&mut self) -> Option<u32> {
+        self.library.get(&self.own, PROGRAM, uint32).ok()
+    }
+
+    fn universe_size(&mut self) -> Option<u32> {
+        self.library.get(&Proc { rank: ALL_RANKS, ..self.own }, UNIVERSE, uint32).ok()
     }
 }
 

@@ -124,7 +124,7 @@ pub use memory::{Aperture, ApertureMemory, AsyncRemote, Cookie, Remote, Tripset,
 pub use messages::{
     AsyncLoan, AsyncOutgoing, Borrowed, HandlerFailure, Loan, Message, Outgoing, Sending, Short,
 };
-pub use tautline_launch::job_file;
+pub use tautline_launch::{job_file, launcher};
 pub use tautline_node::wire::{RefuseReason, Security};
 pub use tautline_node::{
     Address, Choice, Clock, Config, Counters, DeviceName, Down, Environment, Event, HostId, Job, JoinError,

@@ -36,6 +36,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tautline::DeviceName;
+use tautline_launch::launcher::PROGRAMS;
 
 use crate::sys;
 pub use args::{ChildArgs, RunArgs};
@@ -57,6 +58,9 @@ impl JobPlan {
     fn new(args: &RunArgs, fill: Option<usize>) -> Result<JobPlan> {
         let programs = programs::parse(args.n, &args.program, fill)?;
         let mut env = args.env.iter().map(parse_variable).collect::<Result<Vec<_>>>()?;
+        // By its rank each process tells which program it is (J-30).
+        let counts: Vec<_> = programs.iter().map(|program| program.count.to_string()).collect();
+        env.push((PROGRAMS.into(), counts.join(",").into()));
         // All ranks, on all hosts, must choose the same algorithms.
         let choices = OsString::from(tautline::group::CHOICES);
         if let Some(value) = std::env::var_os(&choices)

@@ -55,6 +55,12 @@ pub fn has(program: &str) -> bool {
     std::env::split_paths(&path).chain(["/usr/sbin".into()]).any(|folder| folder.join(program).is_file())
 }
 
+/// Whether a library that programs load is installed.
+pub fn has_pmix() -> bool {
+    let known = Command::new("ldconfig").arg("-p").output().map(|output| output.stdout).unwrap_or_default();
+    String::from_utf8_lossy(&known).contains("libpmix.so.2")
+}
+
 /// A command without the variables of a launcher under which the tests may run.
 pub fn clean(command: &mut Command) -> &mut Command {
     ["TAUTLINE_JOB_FD", "TAUTLINE_JOB_FILE", "PMI_FD", "PMI_JOBID", "PMIX_RANK", "SLURM_STEP_NUM_TASKS"]

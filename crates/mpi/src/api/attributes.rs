@@ -11,6 +11,7 @@ use crate::errhandler;
 use crate::error::{Error, Result};
 use crate::foreign::{Callback, Foreign};
 use crate::handle::{Comm, Datatype};
+use crate::network::network;
 use crate::objects;
 
 /// The highest tag.
@@ -34,6 +35,8 @@ pub(crate) fn predefined(key: c_int) -> Option<*const c_int> {
             LAST.get_or_init(errhandler::last_code)
         }
         c::LASTUSEDCODE => Box::leak(Box::new(errhandler::last_code())),
+        c::APPNUM => network().program.as_ref()?,
+        c::UNIVERSE_SIZE => &network().universe,
         _ => return None,
     })
 }
